@@ -8,6 +8,7 @@ order.
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Iterable
 import random
 import time
 import uuid
@@ -17,14 +18,16 @@ from benchmarks.measure import side_by_side
 from benchmarks.report import Row
 from benchmarks.report import Table
 from devicetrack import vocabulary
-from devicetrack.claims.locked_ledger import LedgerLock
+from devicetrack.claims.locked_ledger import LockedLedger
 from devicetrack.engine.demand import Demand
 from devicetrack.engine.demand import Item
-from devicetrack.engine.ledger import Ledger
+from devicetrack.engine.states import Hold
+from devicetrack.engine.views import Views
 from devicetrack.objects.choice import Choice
 from devicetrack.objects.values import Capacity
 from devicetrack.objects.values import Inventory
 from devicetrack.objects.values import InventoryDevice
+from devicetrack.objects.values import Usage
 
 KIND = 'mdev'
 PROVIDER = str(uuid.UUID(int=1))
@@ -81,47 +84,37 @@ def _functions(effort: Effort) -> list[Row]:
     return [Row(name, samples.median(name) * MICROSECONDS, 'µs', at_most=MOST) for name in subjects]
 
 
-def claims(ledger: Ledger, batch: int, demand: Demand = DEMAND) -> Callable[[], float]:
+def claims(ledger: LockedLedger, batch: int, demand: Demand = DEMAND) -> Callable[[], float]:
     """Time some claims and give everything back. Returns the seconds of one claim."""
-    lock = LedgerLock()
-
     def measure() -> float:
         instances = [str(uuid.uuid4()) for _ in range(batch)]
         held = []
         began = time.perf_counter()
         for instance in instances:
-            with lock.held():
-                hold = ledger.take(instance, demand)
-            held.append(hold)
+            held.append(ledger.take(instance, demand))
         took = time.perf_counter() - began
-        for hold in held:
-            ledger.free(hold.keys)
+        _free(ledger, held)
         return took / batch
 
     return measure
 
 
-def existing(devices: int, policy: str = vocabulary.PACK, parents: int = 1) -> Ledger:
+def existing(devices: int, policy: str = vocabulary.PACK, parents: int = 1) -> LockedLedger:
     """Make a ledger with so many free devices."""
-    ledger = Ledger(policy, lambda name: PROVIDER)
-    ledger.read_inventory(Inventory(tuple(
+    return _ledger(policy, Inventory(tuple(
         InventoryDevice(KIND, str(uuid.uuid4()), '', RESOURCE_CLASS, f'parent{index % parents:03}', 0, '{}')
         for index in range(devices)), (), frozenset((KIND,))))
-    return ledger
 
 
-def existing_and_aged(devices: int, policy: str = vocabulary.PACK, parents: int = 1) -> Ledger:
+def existing_and_aged(devices: int, policy: str = vocabulary.PACK, parents: int = 1) -> LockedLedger:
     """Make the same ledger, in which every device was held and came back in random order."""
     ledger = existing(devices, policy, parents)
-    keys = [ledger.take(str(uuid.uuid4()), DEMAND).keys[0] for _ in range(devices)]
-    random.Random(devices).shuffle(keys)
-    ledger.free(keys)
+    _age(ledger, devices, devices)
     return ledger
 
 
-def cards_and_functions(cards: int, functions: int) -> Ledger:
+def cards_and_functions(cards: int, functions: int) -> LockedLedger:
     """Make a ledger of cards with so many functions each. Every function was held and came back in random order."""
-    ledger = Ledger(vocabulary.PACK, lambda name: PROVIDER)
     devices = []
     for number in range(cards):
         card = f'card{number:03}'
@@ -130,17 +123,30 @@ def cards_and_functions(cards: int, functions: int) -> Ledger:
         devices += [InventoryDevice(KIND, str(uuid.uuid4()), '', RESOURCE_CLASS, card, 0, '{}',
                                     exclusions=((card, vocabulary.PART),), features=FEATURES)
                     for _ in range(functions)]
-    ledger.read_inventory(Inventory(tuple(devices), (), frozenset((KIND,)), sockets=((0, 0), (1, 0))))
-    keys = [ledger.take(str(uuid.uuid4()), DEMAND).keys[0] for _ in range(cards * functions)]
-    random.Random(cards).shuffle(keys)
-    ledger.free(keys)
+    ledger = _ledger(vocabulary.PACK, Inventory(tuple(devices), (), frozenset((KIND,)), sockets=((0, 0), (1, 0))))
+    _age(ledger, cards * functions, cards)
     return ledger
 
 
-def creatable(devices: int, policy: str = vocabulary.PACK, parents: int = 1) -> Ledger:
+def creatable(devices: int, policy: str = vocabulary.PACK, parents: int = 1) -> LockedLedger:
     """Make a ledger of parents that together can make so many devices."""
-    ledger = Ledger(policy, lambda name: PROVIDER)
-    ledger.read_inventory(Inventory((), tuple(
+    return _ledger(policy, Inventory((), tuple(
         Capacity(KIND, f'parent{index:03}', 'type', '', RESOURCE_CLASS, 0, devices // parents, '{}')
         for index in range(parents)), frozenset((KIND,))))
+
+
+def _ledger(policy: str, inventory: Inventory) -> LockedLedger:
+    ledger = LockedLedger(policy, lambda name: PROVIDER)
+    ledger.open(Views(Usage((), frozenset(), frozenset()), inventory, (), None), {})
     return ledger
+
+
+def _age(ledger: LockedLedger, devices: int, seed: int) -> None:
+    held = [ledger.take(str(uuid.uuid4()), DEMAND) for _ in range(devices)]
+    random.Random(seed).shuffle(held)
+    _free(ledger, held)
+
+
+def _free(ledger: LockedLedger, held: Iterable[Hold]) -> None:
+    for hold in held:
+        ledger.free_of(hold.instance_uuid, hold.keys)

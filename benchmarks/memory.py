@@ -13,7 +13,7 @@ from benchmarks import claim
 from benchmarks.measure import Effort
 from benchmarks.report import Row
 from benchmarks.report import Table
-from devicetrack.engine.ledger import Ledger
+from devicetrack.claims.locked_ledger import LockedLedger
 
 Given = ParamSpec('Given')
 Made = TypeVar('Made')
@@ -36,7 +36,7 @@ def run(effort: Effort) -> Table:
     ])
 
 
-def _hold(ledger: Ledger, devices: int) -> None:
+def _hold(ledger: LockedLedger, devices: int) -> None:
     for _ in range(devices):
         ledger.take(str(uuid.uuid4()), claim.DEMAND)
 

@@ -118,8 +118,8 @@ class Audit:
             looks = [self._views.read()]
             found, left = self._compare(looks[0]), unsettled.left_without_migration(looks[0])
             forgotten, defined = unsettled.forgotten(looks[0]), unsettled.left_defined(looks[0])
-            if (found or left or forgotten or defined or self._ledger.withheld(vocabulary.FOREIGN)
-                    or self._ledger.withheld(vocabulary.IN_DOUBT)):
+            if (found or left or forgotten or defined or self._ledger.now.withheld_for(vocabulary.FOREIGN)
+                    or self._ledger.now.withheld_for(vocabulary.IN_DOUBT)):
                 found = self._of_idle(found)
                 looks.append(self._views.read())
                 found = findings.confirmed(found, self._compare(looks[1]))
@@ -182,7 +182,7 @@ class Audit:
 
     def _note(self, views: Views) -> None:
         """Prove the withheld devices that can be proven at once, and record the rest in the store."""
-        foreign = self._ledger.withheld(vocabulary.FOREIGN)
+        foreign = self._ledger.now.withheld_for(vocabulary.FOREIGN)
         if foreign:
             self._unproven.disprove(foreign)
         self._unproven.look()

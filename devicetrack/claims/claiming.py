@@ -175,7 +175,7 @@ class Claiming:
                 return False
             self._rows.let_go(instance_uuid)
             return True
-        distrusted = set(self._ledger.withheld(vocabulary.IN_DOUBT))
+        distrusted = set(self._ledger.now.withheld_for(vocabulary.IN_DOUBT))
         if not distrusted:
             return False
         usage = self._driver.get_usage()
@@ -281,13 +281,13 @@ class Claiming:
         parent that is full, and says so when it is read again, nor a device that a guest had before: no claim can
         choose it, and whoever starts the guest gets the error.
         """
-        device = self._ledger.device(record.key)
+        device = self._ledger.now.device(record.key)
         if device is None or isinstance(error, exception.DeviceBusy) or record.was_realized and not device.unborn:
             return
         is_full = isinstance(error, exception.ParentFull)
         if is_full or device.unborn:
             self._views.read_parents()          # an option may share room that a parent cannot use among the others
-        if not is_full or self._ledger.shows_room(record.key):
+        if not is_full or self._ledger.now.shows_room(record.key):
             self._withheld.was_not_realized(
                 Target.named(record.kind, record.parent, parent=True) if device.unborn and record.parent is not None
                 else Target.of(record.key), error.reason, not isinstance(error, _USED))

@@ -138,4 +138,4 @@ class Definitions:
 
     def _is_untracked(self, key: DeviceKey) -> bool:
         """Whether a device is none of this host's, such as an accelerator that the service itself manages."""
-        return self._ledger.device(key) is None and not self._rows.of_devices((key,))
+        return self._ledger.now.device(key) is None and not self._rows.of_devices((key,))

@@ -82,7 +82,7 @@ class Giving:
         found: dict[DeviceKey, exception.DriverError] = {}
         with contextlib.suppress(exception.StartIsOver):    # the driver asks which guests have such a device
             for one in assignments:
-                if (who := self._ledger.owners_of_parts(one.key)) is not None:
+                if (who := self._ledger.now.owners_of_parts(one.key)) is not None:
                     found[one.key] = exception.DeviceInUse(
                         *one.key, f'{who}, and work on this device may affect that one')
         return found

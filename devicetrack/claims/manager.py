@@ -42,6 +42,7 @@ from devicetrack.claims.wipes import Wipe
 from devicetrack.claims.withheld import Withheld
 from devicetrack.compatibility.rules import Rules
 from devicetrack.conf import manager as options
+from devicetrack.engine import allocator
 from devicetrack.engine.explanation import Shortage
 from devicetrack.engine.findings import Finding
 from devicetrack.engine.migrations import Endpoint
@@ -357,7 +358,7 @@ class ClaimManager:
         """
         host = self._started()
         demand = host.views.demand(allocations, getattr(instance, 'flavor', None), instance)
-        return host.ledger.shortages(demand, everything=True)
+        return allocator.shortages(host.ledger.now, demand, everything=True)
 
     # -- making it real -----------------------------------------------------------------------------------------------
 
@@ -487,7 +488,7 @@ class ClaimManager:
             raise exception.DefinitionRefused(instance.uuid, *key, 'the instance has it, and it is missing')
         for key in sorted(named - has):
             # The service itself manages devices that this host does not track, such as accelerators.
-            if host.ledger.device(key) is not None:
+            if host.ledger.now.device(key) is not None:
                 raise exception.DefinitionRefused(instance.uuid, *key, 'the instance does not have it')
         host.store.check_epoch()                # as in guest_config
 

@@ -24,6 +24,7 @@ from devicetrack.compatibility.partners import Held
 from devicetrack.compatibility.partners import Offer
 from devicetrack.compatibility.rules import decide
 from devicetrack.compatibility.rules import Verdict
+from devicetrack.engine import allocator
 from devicetrack.engine.demand import Demand
 from devicetrack.engine.demand import Item
 from devicetrack.objects import DeclaredDevice
@@ -132,7 +133,7 @@ class PartnerSearch:
 
     def _groups(self, resource_class: str, provider_uuid: str | None, demand: Demand) -> list[_Group]:
         groups: dict[TypeAtParent, _Group] = {}
-        for one in self._ledger.available(resource_class, provider_uuid, demand):
+        for one in allocator.available(self._ledger.now, resource_class, provider_uuid, demand):
             facts = self._declarations.of_device(one.kind, one.parent, one.details)
             if facts is None:
                 continue                        # it came since the last audit

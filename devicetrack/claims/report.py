@@ -41,18 +41,19 @@ from devicetrack.compatibility import host_facts
 from devicetrack.compatibility.host_facts import Guest
 from devicetrack.compatibility.host_facts import HostFacts
 from devicetrack.conf import manager as options
+from devicetrack.engine import allocator
 from devicetrack.engine import demand as demands
 from devicetrack.engine import findings
-from devicetrack.engine import ledger as ledgers
 from devicetrack.engine import reconcile
 from devicetrack.engine import selection
-from devicetrack.engine import snapshot
 from devicetrack.engine import states
 from devicetrack.engine import withholding
 from devicetrack.engine.explanation import Shortage
 from devicetrack.engine.findings import Finding
 from devicetrack.engine.migrations import Endpoint
-from devicetrack.engine.opening import open_ledger
+from devicetrack.engine.opening import first_snapshot
+from devicetrack.engine.snapshot import GONE
+from devicetrack.engine.snapshot import Snapshot
 from devicetrack.engine.views import lost_rows
 from devicetrack.engine.views import Views
 from devicetrack.engine.withholding import Marks
@@ -99,7 +100,7 @@ class Reason(NamedTuple):
     @property
     def is_no_option(self) -> bool:
         """Whether the device may be there, but the host does not read it because no option names it."""
-        return (self.reason, self.detail) == (snapshot.GONE, findings.NO_OPTION)
+        return (self.reason, self.detail) == (GONE, findings.NO_OPTION)
 
     def __str__(self) -> str:
         if self.parent is not None:
@@ -285,8 +286,8 @@ class Observer:
         marks = self._marks()
         first, second = self.read(), self.read()
         found = findings.confirmed(_compare(first, marks), _compare(second, marks))
-        ledger, _names = self._ledger(second, marks)
-        return HostState(self.host.name, ledger.pools(), Audited.of(None, found, ledger.reasons().values()))
+        now, _names = self._snapshot(second, marks)
+        return HostState(self.host.name, now.pool_states(), Audited.of(None, found, now.reasons().values()))
 
     def adopting(self) -> Adopting:
         """Look once, for a caller that is about to adopt devices of guests."""
@@ -298,18 +299,18 @@ class Observer:
     def inventory(self) -> list[Line]:
         """List every device that exists, has a row, is withheld or can be made, and the parts that cannot be read."""
         views, marks = self.read(), self._marks()
-        ledger, names = self._ledger(views, marks)
-        causes = _causes(ledger, views, marks)
+        now, names = self._snapshot(views, marks)
+        causes = _causes(now, views, marks)
         busy = [record.key for record in views.records if record.state == vocabulary.RELEASING] + [
             DeviceKey(target.kind, target.name) for target, of_one in causes.items() if withheld.may_be_wiped(of_one)]
         wiping = self._driver.wiping(busy) if busy else {}
-        lines = [_line_of(device, names, wiping, causes, views.unnamed) for device in ledger.devices()]
+        lines = [_line_of(device, names, wiping, causes, views.unnamed) for device in now.states()]
         replaced = reconcile.replaced(views)
         if replaced:                            # the owners keep the rows, so the ledger withholds nothing
             lines = [line if (another := replaced.get(DeviceKey(line.kind, line.identifier or ''))) is None else
                      line._replace(reasons=(*line.reasons, Reason(vocabulary.UNHEALTHY, another, None,
                                                                   vocabulary.BY_AUDIT))) for line in lines]
-        for pool in ledger.pools():
+        for pool in now.pool_states():
             if pool.makes:
                 why: tuple[Reason, ...] = ()
                 if pool.room == pool.free:
@@ -329,7 +330,7 @@ class Observer:
                 away = parent is None or not any(parent == line.parent for line in lines)
                 lines.append(_line_without_device(
                     target.kind, None if parent is not None else target.name, WITHHELD,
-                    (*reasons(of_one), *((Reason(snapshot.GONE),) if away else ())), parent))
+                    (*reasons(of_one), *((Reason(GONE),) if away else ())), parent))
         lines += [_line_without_device(*missing.key, MISSING, (
             Reason(f'{missing.option} names it', missing.reason),))
             for target, missing in options.items() if target not in listed and target not in causes]
@@ -359,9 +360,9 @@ class Observer:
         if (target in marks or views.usage.unknown or views.inventory.unknown
                 or any(Target.of(missing.key) == target for missing in views.inventory.missing)):
             return
-        ledger, _names = self._ledger(views, marks)
-        reason = withheld.why_unknown(target, ledger.parents(), [
-            device.key for device in ledger.devices() if device.identifier is not None])
+        now, _names = self._snapshot(views, marks)
+        reason = withheld.why_unknown(target, now.parents(), [
+            device.key for device in now.states() if device.identifier is not None])
         if reason is not None:
             raise exception.BadRequest(target.scope, str(target), reason)
 
@@ -397,8 +398,8 @@ class Observer:
         The reserved amounts lack the facts that only the manager's memory has.
         """
         views = self.read()
-        ledger, names = self._ledger(views, self._marks())
-        counts = scheduling.counts(ledger.pools(), closed=bool(lost_rows(views)))
+        now, names = self._snapshot(views, self._marks())
+        counts = scheduling.counts(now.pool_states(), closed=bool(lost_rows(views)))
         declared = [host_facts.declared_in(row) for row in self._store.declarations_of_host(self.host.uuid)]
         return (scheduling.providers({name: uuid for uuid, name in names.items()}, nodename or self.host.name, counts,
                                      declared), not views.inventory.unknown)
@@ -411,8 +412,8 @@ class Observer:
         :raises HypervisorUnreachable, StoreError: no answer
         """
         views = self.read()
-        ledger, _names = self._ledger(views, self._marks())
-        return ledger.counted_now(views.records), views.usage
+        now, _names = self._snapshot(views, self._marks())
+        return now.counted_now(views.records), views.usage
 
     @property
     def resource_classes(self) -> frozenset[str]:
@@ -431,28 +432,23 @@ class Observer:
         """
         views = self.read()
         marks = self._marks()
-        ledger, names = self._ledger(views, marks)
-        demand = demands.from_request(request, {provider for _class, provider in ledger.counted_classes()}
+        now, names = self._snapshot(views, marks)
+        demand = demands.from_request(request, {provider for _class, provider in now.counted_classes()}
                                       | names.keys())
         if not demand.items:
             raise exception.BadRequest('request', None, 'it asks for no device')
         parts = tuple(shortage._replace(unread=bool(views.inventory.unknown))
-                      for shortage in ledger.shortages(demand, everything=True))
+                      for shortage in allocator.shortages(now, demand, everything=True))
         wanted = {one for item in demand.items for one in classes(item.choices or (Choice(item.resource_class),))}
-        causes = _causes(ledger, views, marks)
-        held_back = [_line_of(device, names, {}, causes, views.unnamed) for device in ledger.devices()
+        causes = _causes(now, views, marks)
+        held_back = [_line_of(device, names, {}, causes, views.unnamed) for device in now.states()
                      if device.withheld and device.resource_class in wanted]
-        parents = {Target.named(pool.kind, pool.parent or '', parent=True) for pool in ledger.pools()
+        parents = {Target.named(pool.kind, pool.parent or '', parent=True) for pool in now.pool_states()
                    if pool.resource_class in wanted}
         cordoned = tuple(_line_without_device(target.kind, None, WITHHELD, reasons(of_one), target.name)
                          for target, of_one in sorted(causes.items()) if target in parents)
         report_only = _report_only(views, self.read)
-        try:
-            ledger.take('', demand)             # only this method uses this ledger
-        except exception.NoFit:
-            fits = False
-        else:
-            fits = report_only is None
+        fits = report_only is None and not isinstance(allocator.choose(now, '', demand), list)
         unknown = tuple(f'{unknown.what}: {unknown.reason}'
                         for unknown in (*views.usage.unknown, *views.inventory.unknown))
         return Explanation(fits, parts, unknown, names, tuple(line for line in held_back if line.status == WITHHELD),
@@ -460,12 +456,12 @@ class Observer:
                            tuple(f'{missing.option} names {missing.key.identifier}: {missing.reason}'
                                  for missing in withheld.mistakes(views, marks)))
 
-    def _ledger(self, views: Views, marks: Marks) -> tuple[ledgers.Ledger, dict[str, str]]:
-        """The ledger that a manager would open with these views, and provider names by UUID."""
+    def _snapshot(self, views: Views, marks: Marks) -> tuple[Snapshot, dict[str, str]]:
+        """The snapshot that a manager would make of these views, and provider names by UUID."""
         here = views.inventory.providers | {''}
         self._providers.resolve(here)
         names = {self._providers.uuid_of(name): name for name in sorted(here, reverse=True) if name in self._providers}
-        return open_ledger(self._policy, self._providers.uuid_of, views, marks), names
+        return first_snapshot(self._policy, self._providers.uuid_of, views, marks), names
 
 
 def _report_only(first: Views, again: Callable[[], Views]) -> str | None:
@@ -484,10 +480,10 @@ def _compare(views: Views, marks: Marks) -> list[Finding]:
         for missing in withheld.mistakes(views, marks)]
 
 
-def _causes(ledger: ledgers.Ledger, views: Views, marks: Marks) -> dict[Target, withholding.Causes]:
+def _causes(now: Snapshot, views: Views, marks: Marks) -> dict[Target, withholding.Causes]:
     """The reasons of each withheld device and parent."""
     return {one.target: one.causes
-            for one in withheld.listed(marks, ledger.reasons(), ledger.excluded(), views.records, views)}
+            for one in withheld.listed(marks, now.reasons(), now.excluded(), views.records, views)}
 
 
 def _line_of(device: states.DeviceState, names: Mapping[str, str], wiping: Mapping[DeviceKey, WipeProgress],
@@ -501,7 +497,7 @@ def _line_of(device: states.DeviceState, names: Mapping[str, str], wiping: Mappi
             cordoned, = reasons({reason: causes[with_parent][reason]})
             found.append(cordoned._replace(parent=device.parent))
         else:
-            found.append(Reason(reason, findings.NO_OPTION if reason == snapshot.GONE and key in unnamed else ''))
+            found.append(Reason(reason, findings.NO_OPTION if reason == GONE and key in unnamed else ''))
     if device.unborn:
         found.append(Reason(NOT_MADE_YET))
     status = {selection.HELD: HELD, selection.RELEASING: RELEASING}.get(

@@ -300,12 +300,12 @@ class Rows:
 
         :param records: every row of the host
         """
-        strange = sorted({record.instance_uuid for record in self._ledger.not_held(records)})
+        strange = sorted({record.instance_uuid for record in self._ledger.now.not_held(records)})
         for instance_uuid in strange:
             with self.if_idle(instance_uuid) as idle:
                 if idle:
                     self._ledger.hold_missing(self._shown(instance_uuid))
-        for instance_uuid in self._ledger.without_row(records, not strange):
+        for instance_uuid in self._ledger.now.without_row(records, not strange):
             self.let_go(instance_uuid)
 
     def let_go(self, instance_uuid: str) -> None:

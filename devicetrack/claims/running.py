@@ -313,7 +313,7 @@ class Running:
         is_counted = self._metering.meter is not None
         if is_counted:                                  # else nobody needs it, and it reads every device
             with contextlib.suppress(exception.StartIsOver):
-                reasons = self.ledger.reasons().values()
+                reasons = self.ledger.now.reasons().values()
         self._audited = Audited.of(time.time(), findings, reasons)
         if is_counted:
             self._metering.tell(Meter.audited, took, self.state())
@@ -321,7 +321,7 @@ class Running:
     def state(self) -> HostState:
         """The host in numbers, only from memory. Quick."""
         try:
-            pools = self.ledger.pools_and_devices(())[0]
+            pools = self.ledger.now.pool_states()
         except exception.StartIsOver:
             pools = None
         return HostState(self.gate.host, pools, self._audited, self.gate.is_open, len(self.rows.doubts),
@@ -331,16 +331,16 @@ class Running:
         """The resource providers of the host."""
         # The scheduler counts no device for a claim whose caller was told that it failed.
         undone = {record.key for doubt in self.rows.doubts if doubt.undo for record in doubt.changes.insert}
-        pools, unclaimed = self.ledger.pools_and_devices(
-            undone | self._audit.devices_of_instances_that_are_over())
-        counts = scheduling.counts(pools, unclaimed, self.gate.report_only is not None)
+        over, now = undone | self._audit.devices_of_instances_that_are_over(), self.ledger.now
+        unclaimed = [device for key in over if (device := now.device(key)) is not None]
+        counts = scheduling.counts(now.pool_states(), unclaimed, self.gate.report_only is not None)
         return scheduling.providers(self.views.providers.present, self._nodename, counts,
                                     list(self.declarations.known.values()))
 
     def held(self, instance_uuid: str | None) -> tuple[HeldDevice, ...]:
         """The devices of one instance, or of all, only from memory."""
         # Read the doubts before and after, so that a commit whose doubt begins or ends meanwhile counts as in doubt.
-        before, held = self.rows.doubts, self.ledger.held(instance_uuid)
+        before, held = self.rows.doubts, self.ledger.now.held(instance_uuid)
         doubted = {key for doubt in (*before, *self.rows.doubts) for key in doubt.changes.keys}
         return tuple(held if not doubted else [
             one._replace(in_doubt=(one.kind, one.identifier) in doubted) for one in held])
@@ -373,7 +373,7 @@ class Running:
     def placed(self) -> tuple[list[Record], Usage]:
         """The rows of the host, as their devices are counted now, and the usage by guests."""
         usage = self._driver.get_usage()                # before the rows: a device that is taken meanwhile has a row
-        return self.ledger.counted_now(self.rows.all_shown()), usage
+        return self.ledger.now.counted_now(self.rows.all_shown()), usage
 
     def work_in_background(self) -> None:
         """Wipe and read devices in the background from now on, until :meth:`close`."""

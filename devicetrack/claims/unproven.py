@@ -115,7 +115,7 @@ class Unproven:
         """Admit the devices that the host knows to be empty without reading a byte. Quick."""
         if self._gate.report_only is not None:
             return
-        unproven = self._ledger.unproven()
+        unproven = self._ledger.now.unproven()
         with self._lock.held():
             waiting = [device for device in unproven if self._is_untried(device)]
         for start in range(0, len(waiting), _AT_A_TIME):
@@ -137,7 +137,7 @@ class Unproven:
     def details(self) -> Mapping[DeviceKey, str]:
         """Say why each unproven device is not proven clean, for the list of withheld devices."""
         to_be_done = TO_BE_WIPED if self._policy == vocabulary.WIPE else TO_BE_READ
-        unproven = map(_key, self._ledger.unproven())
+        unproven = map(_key, self._ledger.now.unproven())
         with self._lock.held():
             # The ledger's list lacks tried devices that are also withheld for another reason.
             return {**dict.fromkeys(unproven, to_be_done), **{key: why for key, (_, why) in self._answers.items()},
@@ -189,7 +189,7 @@ class Unproven:
         """
         if (wipe or word is not None) and (closed := self._gate.why_not_end) is not None:
             raise exception.NotAdmitted(str(Target.of(key)), closed)
-        there = self._ledger.device(key)
+        there = self._ledger.now.device(key)
         if seen is not None and there is not None and not _is_same(seen, there):
             raise exception.NotAdmitted(str(Target.of(key)), 'the host has another device of this name than when you '
                                                              'asked, or nobody can tell: look again')
@@ -198,7 +198,7 @@ class Unproven:
         if wipe:
             marks = self._withheld.marks        # first: a cordon that comes now is a later word
             self._withheld.check_for_proof(key, vocabulary.WIPE)
-            device = self._ledger.device(key)
+            device = self._ledger.now.device(key)
             if device is None:
                 raise exception.NotAdmitted(str(Target.of(key)), _AWAY)
             self._request_wipe(key, _Request(requests.present(), _cordons(marks, key, device.parent), device.details))
@@ -215,7 +215,7 @@ class Unproven:
         if not arguments.check_reason(word.why).strip():
             raise exception.BadRequest('reason', word.why, 'it is empty: say how you know that the device is clean')
         self._withheld.check_for_proof(key, word.how)
-        device = self._ledger.device(key)
+        device = self._ledger.now.device(key)
         with self._lock.held():
             is_wiping = key in self._wiping
         if device is None or is_wiping:
@@ -251,7 +251,7 @@ class Unproven:
     def state_of(self, key: DeviceKey) -> Withheld:
         """The present state of a device, with a reason that no audit has noted yet."""
         state = self._withheld.state_of(Target.of(key))
-        device = self._ledger.device(key)
+        device = self._ledger.now.device(key)
         if device is None or vocabulary.UNPROVEN not in device.withheld:
             return state
         with self._lock.held():
@@ -271,7 +271,7 @@ class Unproven:
     # -- the thread ---------------------------------------------------------------------------------------------------
 
     def _is_waiting(self) -> bool:
-        unproven = self._ledger.unproven() if self._begun else []
+        unproven = self._ledger.now.unproven() if self._begun else []
         with self._lock.held():
             return self._gate.report_only is None and (bool(self._requested) or any(map(self._is_untried, unproven)))
 
@@ -302,7 +302,7 @@ class Unproven:
     def _next(self) -> _Task | None:
         """The next device and how to prove it. None ends the thread: nothing is left now, or it must stop."""
         how = vocabulary.WIPE if self._policy == vocabulary.WIPE else vocabulary.READ
-        unproven = sorted(self._ledger.unproven(), key=_key) if self._begun else []
+        unproven = sorted(self._ledger.now.unproven(), key=_key) if self._begun else []
         while True:
             with self._lock.held():
                 ended = self._stop.is_set() or self._gate.report_only is not None
@@ -313,7 +313,7 @@ class Unproven:
                         if self._is_untried(device):
                             return _Task(device, how)
                     return None
-            known = self._ledger.device(requested)
+            known = self._ledger.now.device(requested)
             if known is not None and request is not None and not _is_same(request.details, known):
                 known = None                    # another device has its name by now
             with self._lock.held():
@@ -378,7 +378,7 @@ class Unproven:
         """:raises DeviceInUse, HostTakenOver, StoreError: as :meth:`_look_at`"""
         self._rows.check_unowned(keys)
         for key in keys:
-            device = self._ledger.device(key)
+            device = self._ledger.now.device(key)
             # Whoever has a whole card can write to its parts, too.
             if device is not None and (device.state != FREE or vocabulary.EXCLUDED in device.withheld):
                 raise exception.DeviceInUse(*key, 'it was given to an instance, or excluded, while it was looked at')
@@ -419,7 +419,7 @@ class Unproven:
                    for one in _cordons(self._withheld.marks, key, task.device.parent)):
                 raise _NotBegun('it was cordoned after its wipe was requested')
             return
-        device = self._ledger.device(key)
+        device = self._ledger.now.device(key)
         others = (device.withheld if device is not None else frozenset()) - {vocabulary.UNPROVEN, BEING_WIPED}
         if others:
             raise _LeftAlone(withholding.text(others))

@@ -217,7 +217,7 @@ class HostViews:
 
     def _refresh(self, inventory: Inventory) -> None:
         """Update the snapshot with the providers and classes of an inventory that the ledger has taken over."""
-        counted = self._ledger.counted_classes()
+        counted = self._ledger.now.counted_classes()
         here = frozenset(resource_class for resource_class, _provider in counted)
         root = self._known.uuid_of('')
         complete = not inventory.unknown

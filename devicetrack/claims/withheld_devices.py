@@ -81,13 +81,13 @@ class WithheldDevices:
         :param unproven: the reason why each unproven device is not proven clean
         """
         with self._marking.held():
-            reasons: Mapping[DeviceKey, frozenset[str]] = self._ledger.reasons()
+            reasons: Mapping[DeviceKey, frozenset[str]] = self._ledger.now.reasons()
             if not reasons and not self.marks and self._stored == {} and not self._untold:
                 return
             reasons = self._with_failures(reasons, views)
             keys = [DeviceKey(target.kind, target.name) for target in self.marks]
             known = {key for key in keys if key in reasons or key.kind in views.inventory.known_kinds
-                     or self._ledger.device(key) is not None}
+                     or self._ledger.now.device(key) is not None}
             self.marks = withholding.after_audit(
                 self.marks, reasons, known, withholding.details_of(reasons, views, unproven), int(time.time()))
             self._write_if_possible(self.marks)
@@ -266,7 +266,7 @@ class WithheldDevices:
             self._say(target, vocabulary.CORDONED, detail or earlier, since)
             LOG.info('Host %(host)s: %(target)s is cordoned: %(detail)s', {
                 'host': self._host, 'target': target, 'detail': detail or earlier or 'no reason given'})
-            wiped = [str(Target.of(DeviceKey(device.kind, device.identifier))) for device in self._ledger.devices()
+            wiped = [str(Target.of(DeviceKey(device.kind, device.identifier))) for device in self._ledger.now.states()
                      if BEING_WIPED in device.withheld and device.identifier is not None
                      and target.has(device.kind, device.identifier, device.parent)]
         # Whoever wipes a device first marks it in the ledger, and then looks for a cordon: no wipe begins unseen.
@@ -302,7 +302,8 @@ class WithheldDevices:
 
     def _missing(self, target: Target) -> list[Missing]:
         """The options that name a missing device. For a device that is there, the hypervisor is not asked."""
-        if target.scope == vocabulary.PARENT or self._ledger.device(DeviceKey(target.kind, target.name)) is not None:
+        now = self._ledger.now
+        if target.scope == vocabulary.PARENT or now.device(DeviceKey(target.kind, target.name)) is not None:
             return []
         try:
             return [missing for missing in self._driver.get_inventory().missing if Target.of(missing.key) == target]
@@ -330,7 +331,7 @@ class WithheldDevices:
                     'host': self._host, 'target': target})
                 return self.state_of(target)
             if not standing:
-                known = self._ledger.device(key)
+                known = self._ledger.now.device(key)
                 if known is not None and vocabulary.UNPROVEN in known.withheld:
                     raise exception.BadRequest(
                         'device', str(target), 'it is unproven and was not forgotten, so it needs a proof that it is '
@@ -364,14 +365,14 @@ class WithheldDevices:
         """
         target = Target.of(key)
         _check_name(target)
-        known = self._ledger.device(key)
+        known = self._ledger.now.device(key)
         if not self._standing(target) and (known is None or vocabulary.UNPROVEN not in known.withheld):
             self._check_not_owned(key)
             if known is not None and known.state == selection.FREE and not known.withheld:
                 raise exception.BadRequest('device', str(target), 'it is free: the next claim may take it')
             why = 'this host has no such device' if known is None else (
                 'it was neither forgotten nor retired, and it is not unproven')
-            unproven = [str(Target.of(one)) for one, reasons in self._ledger.reasons().items()
+            unproven = [str(Target.of(one)) for one, reasons in self._ledger.now.reasons().items()
                         if vocabulary.UNPROVEN in reasons]
             raise exception.BadRequest(
                 'device', str(target), f'{why}. Only forgotten, retired or unproven devices can be '
@@ -442,7 +443,7 @@ class WithheldDevices:
         used = obstacle(key, self._driver.get_usage(), None, 'remove it from the domain', 'fix that first')
         if used is not None:
             refuse(used.reason)
-        excluded = self._ledger.why_excluded(key)
+        excluded = self._ledger.now.why_excluded(key)
         if excluded is not None:
             refuse(f'{excluded}, and work on this device may affect that one')
         for record in self._rows.of_devices([key]).values():
@@ -501,8 +502,8 @@ class WithheldDevices:
 
     def _check_known(self, target: Target) -> None:
         """:raises BadRequest: this host has no such device or parent, and no option names it."""
-        reason = withheld.why_unknown(target, self._ledger.parents(), [
-            device.key for device in self._ledger.devices() if device.identifier is not None])
+        reason = withheld.why_unknown(target, self._ledger.now.parents(), [
+            device.key for device in self._ledger.now.states() if device.identifier is not None])
         if reason is not None and not self._missing(target):
             raise exception.BadRequest(target.scope, str(target), reason)
 
@@ -510,7 +511,7 @@ class WithheldDevices:
 
     def state_of(self, target: Target) -> Withheld:
         """The present state of one device or parent."""
-        device = (self._ledger.device(DeviceKey(target.kind, target.name))
+        device = (self._ledger.now.device(DeviceKey(target.kind, target.name))
                   if target.scope == vocabulary.DEVICE else None)
         parent = device.parent if device is not None else None
         cordoned = parent is not None and vocabulary.CORDONED in self.marks.get(
@@ -520,9 +521,9 @@ class WithheldDevices:
 
     def all(self) -> list[Withheld]:
         """List every withheld device and parent, the reasons, and the instances that still have such devices."""
-        reasons = self._ledger.reasons()
-        excluded = self._ledger.excluded() if any(vocabulary.EXCLUDED in of_one for of_one in reasons.values()) else {}
-        return withheld.with_progress(withheld.listed(self.marks, reasons, excluded, self._rows.all()), self._driver)
+        now = self._ledger.now
+        return withheld.with_progress(withheld.listed(self.marks, now.reasons(), now.excluded(), self._rows.all()),
+                                      self._driver)
 
 
 def _pause(tries: int) -> int:

@@ -9,13 +9,13 @@ excluded. Nobody notes that at the free device: it follows from the number of de
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Final
 from typing import NamedTuple
 
 from devicetrack import vocabulary
+from devicetrack.engine.selection import Place
 from devicetrack.objects.things import Exclusions
 from devicetrack.objects.values import DeviceKey
 
@@ -44,7 +44,7 @@ class Token(NamedTuple):
 
     members: Mapping[DeviceKey, str] = {}
     taken: Mapping[str, int] = {}
-    lines: Mapping[Hashable, int] = {}
+    lines: Mapping[tuple[Place, Exclusions], int] = {}
 
     @property
     def is_group(self) -> bool:

@@ -11,8 +11,8 @@ from devicetrack.engine import withholding
 from devicetrack.engine.demand import Item
 from devicetrack.engine.selection import Affinity
 from devicetrack.engine.selection import allows
+from devicetrack.engine.selection import Place
 from devicetrack.engine.snapshot import Claimed
-from devicetrack.engine.snapshot import Place
 from devicetrack.engine.snapshot import Snapshot
 from devicetrack.objects.choice import Choice
 from devicetrack.objects.choice import classes

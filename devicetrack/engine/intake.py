@@ -16,11 +16,12 @@ from typing import Final
 from devicetrack import vocabulary
 from devicetrack.engine import exclusion
 from devicetrack.engine.frozen import FrozenMap
+from devicetrack.engine.selection import Place
 from devicetrack.engine.snapshot import Claimed
 from devicetrack.engine.snapshot import Device
 from devicetrack.engine.snapshot import GONE
-from devicetrack.engine.snapshot import Place
 from devicetrack.engine.snapshot import Snapshot
+from devicetrack.engine.snapshot import UNPROVEN
 from devicetrack.engine.withholding import NO_REASON
 from devicetrack.objects.choice import Features
 from devicetrack.objects.compact import Compact
@@ -29,8 +30,6 @@ from devicetrack.objects.values import Containment
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Inventory
 from devicetrack.objects.values import InventoryDevice
-
-UNPROVEN: Final = frozenset((vocabulary.UNPROVEN,))
 
 # Each report of the host about a device and its parent sets these reasons anew.
 _OF_THE_HOST: Final = frozenset((vocabulary.UNHEALTHY, vocabulary.NOT_ADOPTED, vocabulary.UNPROVEN, vocabulary.CORDONED,
@@ -155,7 +154,7 @@ def read_inventory(now: Snapshot, inventory: Inventory, resolve: Resolve, before
     withheld as gone if it is held. Nothing here changes an owner.
 
     :param before: the snapshot from before somebody read the host. A device that changed since stays as it is
-    :param recorded: the owners of new devices, by rows. Call :meth:`.Ledger.hold` next
+    :param recorded: the owners of new devices, by rows. Call :func:`.ledger.hold` next
     """
     known = now.changed_since(before) if before is not None else {}
     now = now._replace(keeping=inventory.keeping, sockets=dict(inventory.sockets))

@@ -9,9 +9,13 @@ same choice.
 
 from __future__ import annotations
 
+from typing import Any
 from typing import Final
+from typing import NamedTuple
 
 from devicetrack import vocabulary
+from devicetrack.objects.choice import Features
+from devicetrack.objects.choice import NO_FEATURES
 
 FREE: Final = 0
 HELD: Final = 1
@@ -22,6 +26,23 @@ NO_UUID: Final = ''
 
 # NUMA nodes, the policy, and for the policy ``socket`` the nodes that are on a socket of one of these.
 Affinity = tuple[frozenset[int | None], str, frozenset[int | None]]
+
+
+class Place(NamedTuple):
+    """What a request can tell apart: the name of a pool. ``provider_uuid`` is '' while there is no provider."""
+
+    kind: str
+    provider_uuid: str
+    resource_class: str
+    parent: str | None
+    numa_node: int | None
+    features: Features = NO_FEATURES
+
+    @property
+    def order(self) -> tuple[Any, ...]:
+        """The place in the order of names."""
+        return (self.parent or '', -1 if self.numa_node is None else self.numa_node, self.provider_uuid,
+                self.resource_class, self.kind, self.features)
 
 
 def allows(numa_node: int | None, numa_nodes: frozenset[int | None], numa_policy: str,

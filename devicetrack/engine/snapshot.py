@@ -8,6 +8,7 @@ excludes what) is derived at one place, :meth:`Snapshot.with_devices`, when a de
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -29,6 +30,7 @@ from devicetrack.engine.frozen import FrozenMap
 from devicetrack.engine.frozen import Line
 from devicetrack.engine.selection import FREE
 from devicetrack.engine.selection import HELD
+from devicetrack.engine.selection import Place
 from devicetrack.engine.selection import RELEASING
 from devicetrack.engine.states import DeviceState
 from devicetrack.engine.states import HeldDevice
@@ -37,36 +39,21 @@ from devicetrack.engine.withholding import NO_REASON
 from devicetrack.engine.withholding import Standing
 from devicetrack.objects.choice import Choice
 from devicetrack.objects.choice import Features
-from devicetrack.objects.choice import NO_FEATURES
+from devicetrack.objects.compact import Compact
 from devicetrack.objects.details import traits_of
 from devicetrack.objects.things import Exclusions
 from devicetrack.objects.values import Candidate
 from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import Record
 
 # The reason of a held device that the host does not have. The ledger does not know such a device if it is free.
 GONE: Final = 'gone from the host'
+UNPROVEN: Final = frozenset((vocabulary.UNPROVEN,))
 # A text names at most this many devices.
 _SHOWN: Final = 3
 _STATES: Final = (FREE, HELD, RELEASING)
 # The kind of what domains use and that is no device here.
 _NO_KIND: Final = ''
-
-
-class Place(NamedTuple):
-    """What a request can tell apart: the name of a pool. ``provider_uuid`` is '' while there is no provider."""
-
-    kind: str
-    provider_uuid: str
-    resource_class: str
-    parent: str | None
-    numa_node: int | None
-    features: Features = NO_FEATURES
-
-    @property
-    def order(self) -> tuple[Any, ...]:
-        """The place in the order of names."""
-        return (self.parent or '', -1 if self.numa_node is None else self.numa_node, self.provider_uuid,
-                self.resource_class, self.kind, self.features)
 
 
 class Claimed(NamedTuple):
@@ -492,7 +479,7 @@ class Snapshot(NamedTuple):
                 if len(free) > 1:
                     yield free
 
-    def why_excluded(self, exclusions: Exclusions, but: DeviceKey | None = None, states: Sequence[int] = _STATES,
+    def who_excludes(self, exclusions: Exclusions, but: DeviceKey | None = None, states: Sequence[int] = _STATES,
                      modes: Sequence[str] = vocabulary.EXCLUSION_MODES) -> str:
         """Name the owners whose devices exclude a device with these exclusions, for people.
 
@@ -511,6 +498,105 @@ class Snapshot(NamedTuple):
         return DeviceState(*device.candidate, device.state, device.instance_uuid, self.withheld(device),
                            device.is_unborn)
 
+    def device(self, key: DeviceKey) -> DeviceState | None:
+        """One device, None when it is not known here."""
+        device = self.devices.get(key)
+        return None if device is None else self.state_of(device)
+
+    def states(self) -> list[DeviceState]:
+        """Every device in the order of names, and then those that are claimed and not named yet."""
+        return [self.state_of(device) for device in sorted(
+            self.devices.each(), key=lambda device: (not device.is_named, device.key))]
+
+    def unproven(self) -> list[DeviceState]:
+        """The free devices that are withheld because nothing proves them clean, and for no other reason."""
+        return [self.state_of(device) for device in self.withheld_devices()
+                if self.withheld(device) - {BEING_WIPED} == UNPROVEN]
+
+    def reasons(self) -> dict[DeviceKey, frozenset[str]]:
+        """The reasons of every device that has any."""
+        return {device.key: self.withheld(device) for device in self.withheld_devices()}
+
+    def withheld_for(self, reason: str) -> list[DeviceKey]:
+        """The devices that are withheld for a reason, without those for which the reason stands."""
+        return [device.key for device in self.withheld_devices()
+                if reason in self.withheld(device) and not self.stands(device, reason)]
+
+    def excluded(self) -> dict[DeviceKey, str]:
+        """For each excluded device, the owners and devices that exclude it, for people."""
+        return {device.key: self.who_excludes(device.exclusions, device.key)
+                for device in self.withheld_devices() if self.is_excluded(device)}
+
+    def why_excluded(self, key: DeviceKey) -> str | None:
+        """As :meth:`excluded`, for one device; None if it is not excluded."""
+        device = self.devices.get(key)
+        return self.who_excludes(device.exclusions, key) if device is not None and self.is_excluded(device) else None
+
+    def owners_of_parts(self, key: DeviceKey) -> str | None:
+        """Name the owners of parts of a device, or of it by another name; None if there are none.
+
+        Work on a device reaches its parts. Parts on their way back do not count, or two would wait for one another.
+        """
+        device = self.devices.get(key)
+        return None if device is None else self.who_excludes(
+            device.exclusions, key, (HELD,), (vocabulary.WHOLE,)) or None
+
+    def is_work_around(self, key: DeviceKey) -> bool:
+        """Whether somebody has a part of a device, or what contains it, gives that back or wipes it."""
+        device = self.devices.get(key)
+        return device is not None and any(
+            other is not None
+            and (BEING_WIPED in other.reasons or (mode != vocabulary.TOGETHER and other.state != FREE))
+            for _name, mode, _key, other in self.excluding(device.exclusions, key))
+
+    def shows_room(self, key: DeviceKey) -> bool:
+        """Whether by the last report a held device is there, or its parent can make it."""
+        device = self.devices.get(key)
+        if device is None:
+            return False
+        if not device.is_unborn:
+            return GONE not in device.reasons
+        return self.pools[device.place].available >= self.pending.get((key.kind, device.place.parent), 0)
+
+    def counted_classes(self) -> frozenset[tuple[str, str]]:
+        """Resource classes, each with the UUID of a provider that counts it."""
+        return frozenset((place.resource_class, place.provider_uuid) for place in self.pools)
+
+    def parents(self) -> list[tuple[str, str]]:
+        """Kind and name of every parent since the start."""
+        return sorted({(place.kind, place.parent) for place in self.pools if place.parent is not None})
+
+    # -- rows ---------------------------------------------------------------------------------------------------------
+
+    def not_held(self, records: Sequence[Record]) -> list[Record]:
+        """The rows whose devices are not held for the rows' instances."""
+        devices: Mapping[Any, Device] = self.devices
+        of_devices = Compact(Record, records).columns('kind', 'identifier', 'instance_uuid')
+        return [records[number] for number, (kind, identifier, instance_uuid) in enumerate(of_devices)
+                if (device := devices.get((kind, identifier))) is None
+                or device.owner is None or device.owner.instance_uuid != instance_uuid]
+
+    def without_row(self, records: Collection[Record], all_held: bool) -> list[str]:
+        """The instances that hold a device because of a row that no longer exists.
+
+        :param records: every row of the host
+        :param all_held: whether the device of each row is held
+        """
+        if all_held and sum(map(len, self.instances.values())) == len(records):
+            return []                           # one device is held for each row, and nothing else
+        recorded = {(record.instance_uuid, record.key) for record in records}
+        return sorted({device.owner.instance_uuid for device in self.devices.each()
+                       if device.owner is not None and device.owner.from_rows
+                       and (device.owner.instance_uuid, device.key) not in recorded})
+
+    def counted_now(self, records: Iterable[Record]) -> list[Record]:
+        """Return rows with the provider and class that count their devices now. A row names those of its claim."""
+        return [record if (device := self.devices.get(record.key)) is None else record._replace(
+            provider_uuid=device.place.provider_uuid or record.provider_uuid,
+            resource_class=device.place.resource_class) for record in records]
+
+    # -- holdings -----------------------------------------------------------------------------------------------------
+
     def held(self, instance_uuid: str | None = None) -> list[HeldDevice]:
         """The devices that an instance holds in any role; without an instance, those of all instances."""
         instances = sorted(self.instances) if instance_uuid is None else (instance_uuid,)
@@ -527,7 +613,7 @@ class Snapshot(NamedTuple):
                 for place, pool in self.pools.items()]
 
     def _why_none_made(self, place: Place) -> str | None:
-        return self.why_excluded(self.made[place.kind, place.parent or '']) if self.is_maker_excluded(place) else None
+        return self.who_excludes(self.made[place.kind, place.parent or '']) if self.is_maker_excluded(place) else None
 
 
 def _note_tokens(tokens: dict[str, list[_OfToken]], key: DeviceKey, old: Device | None, new: Device | None) -> None:
@@ -577,8 +663,8 @@ def _turned(name: str, before: Token, after: Token) -> Iterator[tuple[Place, Exc
         turned = [*vocabulary.EXCLUSION_MODES]
     if turned:
         for line, number in after.lines.items():
-            if number and dict(line[1])[name] in turned:            # type: ignore[index]
-                yield line                                          # type: ignore[misc]
+            if number and dict(line[1])[name] in turned:
+                yield line
 
 
 def _who_has(key: DeviceKey, device: Device | None) -> str:

@@ -12,7 +12,7 @@ class Hold(NamedTuple):
     """The devices that one take holds for an instance, in the order of the guest.
 
     A device that will be made has no identifier in ``candidates``, and a temporary name of the ledger in ``keys``.
-    :meth:`.Ledger.name` replaces that by the driver's name.
+    :func:`.ledger.name` replaces that by the driver's name.
     """
 
     instance_uuid: str

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from devicetrack import vocabulary
 from devicetrack.engine import exclusion
+from devicetrack.engine.selection import Place
 from devicetrack.engine.snapshot import Device
-from devicetrack.engine.snapshot import Place
 from devicetrack.engine.snapshot import Snapshot
 from devicetrack.objects.values import DeviceKey
 

@@ -285,7 +285,7 @@ class Host(fixtures.Fixture, compute_service.Compute):
         the reasons.
         """
         states = {record.identifier: record.state for record in self.records()}
-        for device in self.running.ledger.devices():
+        for device in self.running.ledger.now.states():
             if device.state != selection.FREE:
                 states.setdefault(device.identifier or 'not named yet', HELD)
             elif device.withheld:
@@ -301,7 +301,7 @@ class Host(fixtures.Fixture, compute_service.Compute):
     def held(self) -> dict[str, str]:
         """The instance for which the ledger holds a device, by identifier."""
         return {device.identifier or 'not named yet': device.instance_uuid
-                for device in self.running.ledger.devices() if device.instance_uuid is not None}
+                for device in self.running.ledger.now.states() if device.instance_uuid is not None}
 
     def mdevs(self) -> list[str]:
         """The UUIDs of the mediated devices that exist on the machine."""
@@ -317,7 +317,7 @@ class Host(fixtures.Fixture, compute_service.Compute):
 
     def free(self) -> int:
         """How many more devices claims can take, by the ledger."""
-        return sum(pool.room for pool in self.running.ledger.pools_and_devices(())[0])
+        return sum(pool.room for pool in self.running.ledger.now.pool_states())
 
     @property
     def is_ready(self) -> bool:
@@ -342,7 +342,7 @@ class Host(fixtures.Fixture, compute_service.Compute):
         wrong = [] if not self.is_ready or self.running.ledger.is_discarded else list(
             exclusions.disagreements(exclusions.of_snapshot(self.running.ledger.now)))
         records = {record.key: record for record in self.records()}
-        for record in self.running.ledger.not_held(list(records.values())) if self.is_ready else ():
+        for record in self.running.ledger.now.not_held(list(records.values())) if self.is_ready else ():
             wrong.append(f'{record.identifier} has a row for {record.instance_uuid} and is not held for it')
         placed = {record.instance_uuid for record in records.values()}
         for use in self.machine.usage().uses:

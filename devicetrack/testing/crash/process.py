@@ -30,7 +30,6 @@ from devicetrack.claims.locked_ledger import LockedLedger
 from devicetrack.claims.manager import ClaimManager
 from devicetrack.engine import selection
 from devicetrack.engine import withholding
-from devicetrack.engine.ledger import Ledger
 from devicetrack.engine.snapshot import Snapshot
 from devicetrack.store import api
 from devicetrack.testing.crash import moments
@@ -114,13 +113,13 @@ def view_of(manager: ClaimManager) -> LedgerView | None:
     running = vars(manager)['_running']
     if running is None:
         return None
-    ledger = Ledger('', str, vars(running.ledger)['_now'])
+    now: Snapshot = vars(running.ledger)['_now']
     room: collections.Counter[str] = collections.Counter()
     cordoned: collections.Counter[str] = collections.Counter()
-    for pool in ledger.pools():
+    for pool in now.pool_states():
         room[pool.resource_class] += pool.room
         cordoned[pool.resource_class] += pool.free + pool.makes - pool.room
-    devices = ledger.devices()
+    devices = now.states()
     for device in devices:
         if device.state == selection.FREE and device.withheld == {vocabulary.CORDONED}:
             cordoned[device.resource_class] += 1

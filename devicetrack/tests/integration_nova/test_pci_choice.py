@@ -26,7 +26,6 @@ from oslo_config import fixture as config_fixture
 from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.engine import demand
-from devicetrack.engine import ledger as ledgers
 from devicetrack.objects import DeviceRequest
 from devicetrack.objects import values
 from devicetrack.tests import base
@@ -143,7 +142,7 @@ class ChoiceTestCase(base.TestCase):
         return found
 
     def ours(self, host: list[Card], sockets: tuple[int | None, ...], options: pci_options.PCIOptions) -> Any:
-        ledger = ledgers.Ledger(vocabulary.PACK, hosts.provider)
+        ledger = hosts.Ledger(vocabulary.PACK, hosts.provider)
         known = tuple(enumerate(sockets)) if None not in sockets else ()
         ledger.read_inventory(hosts.inventory(*(card.as_we_have_it(options) for card in host),
                                               known=('pci',))._replace(sockets=known))

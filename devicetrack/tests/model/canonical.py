@@ -118,7 +118,7 @@ class _View:
         self.free: list[DeviceKey] = []
         self.pools: list[Pool] = []
         if self.ready:
-            now = memory.ledger(host.manager).now
+            now = memory.running(host.manager).ledger.now
             self.units = {device.key: device for device in now.devices.values() if device.is_named}
             self.pools = list(now.pools.values())
             self.withheld_here = {key: sorted(now.withheld(device)) for key, device in self.units.items()}

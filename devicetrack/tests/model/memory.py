@@ -12,7 +12,6 @@ import weakref
 
 from devicetrack.claims.manager import ClaimManager
 from devicetrack.claims.running import Running
-from devicetrack.engine.ledger import Ledger
 
 # What each room remembers. All else was handed in, is the same at every start, or is a lock that nobody holds between
 # two calls.
@@ -42,11 +41,6 @@ def running(manager: ClaimManager) -> Running:
     found: Running | None = vars(manager)['_running']
     assert found is not None
     return found
-
-
-def ledger(manager: ClaimManager) -> Ledger:
-    """A ledger of its own with the present snapshot of the host, to ask."""
-    return Ledger('', str, running(manager).ledger.now)
 
 
 def is_ready(manager: ClaimManager) -> bool:

@@ -27,9 +27,10 @@ from devicetrack.claims.moves import Moves
 from devicetrack.claims.rows import Rows
 from devicetrack.engine import containment
 from devicetrack.engine import exclusion
+from devicetrack.engine import ledger as changes_of
 from devicetrack.engine import migrations
 from devicetrack.engine import unsettled
-from devicetrack.engine.ledger import Ledger
+from devicetrack.engine.snapshot import Snapshot
 from devicetrack.engine.states import Hold
 from devicetrack.engine.views import Views
 from devicetrack.objects import DeviceAssignment
@@ -161,10 +162,10 @@ def deletes_before_the_wipe() -> Iterator[None]:
 
 @mutant('delete the row → free in the ledger', 'it frees what it begins to give back')
 def frees_before_the_row_is_gone() -> Iterator[None]:
-    def releasing(original: Any, ledger: Ledger, keys: Any) -> None:
-        ledger.free(list(keys))
+    def releasing(original: Any, now: Snapshot, keys: Any) -> Snapshot:
+        return changes_of.free(now, list(keys))
 
-    with _in_place_of(Ledger, 'releasing', releasing):
+    with _in_place_of(changes_of, 'releasing', releasing):
         yield
 
 

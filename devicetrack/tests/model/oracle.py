@@ -43,7 +43,7 @@ def broken(world: World, call: str = '') -> list[str]:
                       for key in host.machine.busy if key in rows and rows[key].state != vocabulary.RELEASING]
         if host.is_alive and not (world.starting and world.acting == name):
             found += _of_ledger(host, rows)
-            found += exclusions.disagreements(exclusions.of_snapshot(memory.ledger(host.manager).now))
+            found += exclusions.disagreements(exclusions.of_snapshot(memory.running(host.manager).ledger.now))
             if not world.failures:
                 found += _of_boot(world, host, rows)
     for guest in world.service.guests.values():
@@ -113,7 +113,7 @@ def _of_exclusions(host: ModelHost, rows: dict[DeviceKey, Row]) -> Iterator[str]
 
 def _of_ledger(host: ModelHost, rows: dict[DeviceKey, Row]) -> Iterator[str]:
     for row in rows.values():
-        device = memory.ledger(host.manager).device(row.key)
+        device = memory.running(host.manager).ledger.now.device(row.key)
         if device is None or device.state == selection.FREE or device.instance_uuid != row.instance_uuid:
             yield f'{row.identifier} of host {host.name} has a row and is not held for its instance'
 
@@ -153,20 +153,21 @@ def unfinished(world: World) -> list[str]:
 
 
 def _idle_ledger(host: ModelHost, owned: set[DeviceKey]) -> Iterator[str]:
-    running, ledger = memory.running(host.manager), memory.ledger(host.manager)
+    running = memory.running(host.manager)
+    now = running.ledger.now
     if running.rows.doubts:
         yield f'host {host.name} has commits in doubt'
-    for device in ledger.devices():
+    for device in now.states():
         if device.instance_uuid is not None and device.key not in owned:
             yield f'{device.identifier} of host {host.name} is held and has no row'
         if device.withheld - {vocabulary.EXCLUDED} and device.key not in owned:
             yield f'{device.identifier} of host {host.name} is withheld: {withholding.text(device.withheld)}'
-    room = sum(pool.room for pool in ledger.pools())
+    room = sum(pool.room for pool in now.pool_states())
     machine = host.machine
     there = sum(1 for device in machine.devices.values() if device.kind != 'mdev') \
         + sum(parent.units for parent in machine.parents.values())
-    excluded = sum(vocabulary.EXCLUDED in device.withheld for device in ledger.devices()) \
-        + sum(pool.makes for pool in ledger.pools() if pool.excluded is not None)
+    excluded = sum(vocabulary.EXCLUDED in device.withheld for device in now.states()) \
+        + sum(pool.makes for pool in now.pool_states() if pool.excluded is not None)
     if room != there - len(owned) - excluded:
         yield (f'host {host.name} has {there} devices, {len(owned)} of them owned and {excluded} excluded, and says '
                f'that {room} can be had')

@@ -162,7 +162,7 @@ class Machine(stateful.RuleBasedStateMachine):
     def cordoned(host):
         found = {(one.target.kind, one.target.name, one.target.scope == vocabulary.PARENT)
                  for one in host.manager.list_withheld() if vocabulary.CORDONED in one.causes}
-        for pool in memory.ledger(host.manager).pools():
+        for pool in memory.running(host.manager).ledger.now.pool_states():
             assert (pool.kind, pool.parent, True) not in found or pool.room == 0
         return found
 

@@ -415,8 +415,8 @@ class World(fixtures.Fixture):
         machine.before('realize', self.failure(host, error), times)
         try:
             yield
-            ledger = memory.ledger(self.hosts[host].manager)
-            for device in map(ledger.device, self.failed):
+            now = memory.running(self.hosts[host].manager).ledger.now
+            for device in map(now.device, self.failed):
                 if device is not None and device.state == selection.FREE and not device.withheld:
                     raise GivenOut(f'claims can have {device.key[1]} of host {host}, which has just failed')
         finally:

@@ -60,7 +60,7 @@ class KillTestCase(base.TestCase):
     def check(self, manager):
         """Every device is owned by a recorded instance or free, and none is unknown."""
         owners = {record.identifier: record.instance_uuid for record in self.store.records_of_host(manager.host_uuid)}
-        units = {device.identifier: device for device in vars(manager)['_running'].ledger.devices()}
+        units = {device.identifier: device for device in vars(manager)['_running'].ledger.now.states()}
         self.assertEqual(set(NAMES), set(units))
         for name, unit in units.items():
             self.assertFalse(unit.withheld)

@@ -184,7 +184,7 @@ class UnrealizedTestCase(ThreeKindsTestCase):
     def alone(self) -> str:
         """Let claims have only one device of the kind; returns its name."""
         name = {'vpmem': 'ns0', 'mdev': self.mdev, 'vf': self.functions[0][0]}[self.kind]
-        for kind, identifier in [(one.kind, one.identifier) for one in self.host.running.ledger.devices()]:
+        for kind, identifier in [(one.kind, one.identifier) for one in self.host.running.ledger.now.states()]:
             if kind == self.kind and identifier != name:
                 self.host.manager.cordon(kind, identifier)
         return name

@@ -62,7 +62,7 @@ def trace(host):
     """All that a call could leave behind: rows, contexts, what is withheld, the ledger, the machine and its guests."""
     store, machine = host.store.store, host.machine
     return (store.records(), store.contexts(host.manager.host_uuid), store.withheld(host.manager.host_uuid),
-            sorted(host.running.ledger.devices(), key=repr), host.running.rows.doubts, host.running.gate.report_only,
+            sorted(host.running.ledger.now.states(), key=repr), host.running.rows.doubts, host.running.gate.report_only,
             dict(machine.devices), dict(machine.contents), copy.deepcopy(machine.domains))
 
 

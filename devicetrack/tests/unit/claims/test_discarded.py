@@ -24,7 +24,6 @@ from devicetrack import vocabulary
 from devicetrack.claims import locks
 from devicetrack.claims.running import Running
 from devicetrack.engine import allocator
-from devicetrack.engine.ledger import Ledger
 from devicetrack.engine.withholding import Target
 from devicetrack.objects.values import DeviceKey
 from devicetrack.testing import fake_guests
@@ -49,21 +48,21 @@ class DiscardedLedgerTestCase(base.TestCase):
     def host(self, **facts: Any) -> fixtures.Host:
         return self.useFixture(fixtures.Host(**facts))
 
-    def interrupt_in(self, name: str, error: BaseException) -> None:
-        """Let the next call of a method of the ledger do its work, and then be interrupted."""
-        plain = getattr(Ledger, name)
+    def interrupt_choice(self, error: BaseException) -> None:
+        """Let the next choice of devices do its work, and then be interrupted."""
+        plain = allocator.choose
 
-        def interrupted(*arguments: Any, **named: Any) -> Any:
-            setattr(Ledger, name, plain)
-            plain(*arguments, **named)
+        def interrupted(*arguments: Any) -> Any:
+            self.patch(allocator, 'choose', plain)
+            plain(*arguments)
             raise error
 
-        self.patch(Ledger, name, interrupted)
+        self.patch(allocator, 'choose', interrupted)
 
     def test_a_take_that_is_interrupted_holds_nothing(self) -> None:
         host = self.host(devices=1)
         for error in (KeyboardInterrupt(), SystemExit(), MemoryError()):
-            self.interrupt_in('take', error)
+            self.interrupt_choice(error)
             self.assertRaises(type(error), host.claim, Instance(), pmem=1)
             self.assertTrue(host.manager._ready().is_over)
             instance = Instance()
@@ -76,9 +75,9 @@ class DiscardedLedgerTestCase(base.TestCase):
         instance = host.spawn(pmem=1)
         self.assertRaises(exception.DeviceInUse, host.manager.release, host.context, instance)
         host.manager.cordon('vpmem', 'd1')
-        before = host.running.ledger.devices()
+        before = host.running.ledger.now.states()
         host.running.ledger.discard()
-        self.assertEqual(before, host.running.ledger.devices())
+        self.assertEqual(before, host.running.ledger.now.states())
 
     def end_start(self, host: fixtures.Host) -> None:
         """As an interrupt in another thread, after which a call of that thread starts the host anew."""
@@ -310,7 +309,7 @@ class DiscardedLedgerTestCase(base.TestCase):
         host = self.host(devices=1)
         ledger = host.running.ledger
         ledger.discard()
-        self.assertRaises(exception.StartIsOver, ledger.devices)
+        self.assertRaises(exception.StartIsOver, lambda: ledger.now)
 
 
 class LockTestCase(base.TestCase):

@@ -33,7 +33,7 @@ class HostTestCase(base.TestCase):
         return self.useFixture(fixtures.Host(configuration=configuration, **facts))
 
     def in_doubt(self, host):
-        return sorted(key.identifier for key in host.running.ledger.withheld(vocabulary.IN_DOUBT))
+        return sorted(key.identifier for key in host.running.ledger.now.withheld_for(vocabulary.IN_DOUBT))
 
 
 class RefusedByTheStoreTestCase(HostTestCase):
@@ -199,7 +199,7 @@ class FullParentTestCase(HostTestCase):
         # The first one still shows room, so it is held back.
         self.assertEqual(({row.identifier: self.instance.uuid}, [row.identifier], 0),
                          (self.fixture.held(), self.fixture.mdevs(), self.fixture.free()))
-        [device] = self.fixture.running.ledger.held(self.instance.uuid)
+        [device] = self.fixture.running.ledger.now.held(self.instance.uuid)
         self.assertEqual(device.provider_uuid, row.provider_uuid)
         self.assertNotEqual(self.row.provider_uuid, row.provider_uuid)
         self.assertEqual(

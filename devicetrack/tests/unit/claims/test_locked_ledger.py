@@ -4,7 +4,8 @@ from devicetrack import exception
 from devicetrack.claims import locks
 from devicetrack.claims.locked_ledger import LedgerLock
 from devicetrack.claims.locked_ledger import LockedLedger
-from devicetrack.engine.ledger import Ledger
+from devicetrack.engine.demand import Demand
+from devicetrack.engine.demand import Item
 from devicetrack.engine.views import Views
 from devicetrack.objects.values import Usage
 from devicetrack.tests import base
@@ -19,12 +20,11 @@ VIEWS = Views(Usage((), frozenset(), frozenset()), hosts.inventory(A, B, hosts.c
 class InterruptedTestCase(base.TestCase):
 
     def test_whatever_interrupts_what_it_is_told_discards_it(self):
-        def interrupted(_ledger, _instance_uuid, _keys):
+        def interrupted(_key):
             raise error
-        self.patch(Ledger, 'free_of', interrupted)
         for error in (KeyboardInterrupt(), MemoryError()):
             ledger = LockedLedger('pack', hosts.provider)
-            self.assertRaises(type(error), ledger.free_of, 'i', ())
+            self.assertRaises(type(error), ledger.free_of, 'i', map(interrupted, 'ab'))
             self.assertTrue(ledger.is_discarded)
 
 
@@ -36,7 +36,7 @@ class HoldUnlessTakenTestCase(base.TestCase):
         return ledger
 
     def owners(self, ledger):
-        return {device.identifier: device.instance_uuid for device in ledger.devices()}
+        return {device.identifier: device.instance_uuid for device in ledger.now.states()}
 
     def test_what_nobody_holds_is_held_whoever_the_rows_have_it_for(self):
         for owner in (None, 'another'):
@@ -78,19 +78,18 @@ class SnapshotTestCase(base.TestCase):
         self.assertIs(self.before, self.ledger.now)
 
     def test_a_call_that_is_interrupted_between_two_steps_leaves_the_snapshot(self):
-        def interrupted(ledger, key, reason):
-            ledger.stand(key, reason)
+        def interrupted(*_device):
             raise KeyboardInterrupt
-        self.patch(Ledger, 'admit', interrupted)
-        self.assertRaises(KeyboardInterrupt, self.ledger.admit, [A.key], 'in doubt')
+        wanted = Demand((Item(hosts.VGPU, 1), Item(hosts.PMEM, 1, accepts=interrupted)))
+        self.assertRaises(KeyboardInterrupt, self.ledger.take, 'i', wanted)
         self.assertIs(self.before, vars(self.ledger)['_now'])
 
     def test_whoever_asks_does_not_wait_for_whoever_changes_it(self):
         with vars(self.ledger)['_lock'].held():
-            self.assertEqual([], self.ledger.held())
+            self.assertEqual([], self.ledger.now.held())
 
     def test_a_snapshot_stays_as_it_is(self):
         pools, devices = self.before.pool_states(), dict(self.before.devices)
         self.ledger.take('i', hosts.wants((hosts.PMEM, 2), (hosts.VGPU, 1)))
         self.assertEqual((pools, devices), (self.before.pool_states(), dict(self.before.devices)))
-        self.assertEqual(3, len(self.ledger.held()))
+        self.assertEqual(3, len(self.ledger.now.held()))

@@ -197,14 +197,14 @@ class LifeOfAHostTestCase(RoomsTestCase):
 
     def test_reading_the_views_changes_nothing(self) -> None:
         host = self.host(devices=1, parents={'card': 1})
-        before = host.running.views.providers, host.running.ledger.devices()
+        before = host.running.views.providers, host.running.ledger.now.states()
         del host.machine.parents['card']
         host.machine.add_namespace('d1')
         views = host.running.views.read()
         self.assertEqual(['d0', 'd1'], sorted(device.identifier for device in views.inventory.devices))
-        self.assertEqual(before, (host.running.views.providers, host.running.ledger.devices()))
+        self.assertEqual(before, (host.running.views.providers, host.running.ledger.now.states()))
         host.audit()
-        self.assertNotEqual(before, (host.running.views.providers, host.running.ledger.devices()))
+        self.assertNotEqual(before, (host.running.views.providers, host.running.ledger.now.states()))
 
     def test_the_collector_of_the_process_is_left_alone(self) -> None:
         host = self.host(devices=1)
@@ -220,13 +220,13 @@ class LifeOfAHostTestCase(RoomsTestCase):
         host = self.host(devices=1)
         host.claim(Instance(), pmem=1)
         [row] = host.records()
-        [device] = host.running.ledger.devices()
-        pools, _devices = host.running.ledger.pools_and_devices(())
+        [device] = host.running.ledger.now.states()
+        pools = host.running.ledger.now.pool_states()
         copies = tuple(device), [tuple(pool) for pool in pools]
         host.running.ledger.releasing_of(row.instance_uuid, [row.key])
         self.assertEqual(copies, (tuple(device), [tuple(pool) for pool in pools]))
         self.assertRaises(AttributeError, setattr, device, 'state', 0)
-        self.assertNotEqual(device, host.running.ledger.devices()[0])
+        self.assertNotEqual(device, host.running.ledger.now.states()[0])
 
 
 class StartedTestCase(RoomsTestCase):

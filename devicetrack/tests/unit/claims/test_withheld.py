@@ -288,7 +288,7 @@ class StoreFailsTestCase(WithheldTestCase):
         self.machine.clear()
         self.store.before('set_withheld', REFUSED)
         self.assertRaises(exception.StoreUnavailable, self.host.running.repairs.forget, D0, instance.uuid)
-        self.assertEqual([D0, D1], sorted(self.host.running.ledger.withheld('in doubt')))
+        self.assertEqual([D0, D1], sorted(self.host.running.ledger.now.withheld_for('in doubt')))
         self.assertEqual(['d0'], [row.identifier for row in self.host.records()])
 
     def test_an_answer_that_was_lost(self) -> None:

@@ -1,13 +1,79 @@
 """Small inventories and ledgers for the tests of the engine."""
 
+import inspect
 import uuid
 
 from devicetrack import vocabulary
+from devicetrack.engine import allocator
 from devicetrack.engine import demand
+from devicetrack.engine import intake
 from devicetrack.engine import ledger as ledgers
+from devicetrack.engine import opening
+from devicetrack.engine.snapshot import Snapshot
+from devicetrack.engine.withholding import Target
 from devicetrack.objects import values
 
 PMEM, SMALL, VGPU, VGPU_B = 'CUSTOM_PMEM_NAMESPACE_4GB', 'CUSTOM_PMEM_NAMESPACE_SMALL', 'VGPU', 'CUSTOM_VGPU_B'
+
+
+class Ledger:
+    """A snapshot that a test changes step by step: the functions of the engine as methods, and its questions."""
+
+    _QUESTIONS = {'devices': 'states', 'pools': 'pool_states', 'withheld': 'withheld_for'}
+
+    def __init__(self, policy, resolve, now=None):
+        self.now = Snapshot(policy, 1) if now is None else now
+        self._resolve = resolve
+
+    def __getattr__(self, name):
+        for module in (ledgers, allocator):
+            function = vars(module).get(name)
+            if inspect.isfunction(function):
+                return lambda *args, **named: self._answer(function(self.now, *args, **named))
+        return getattr(self.now, self._QUESTIONS.get(name, name))
+
+    def _answer(self, found):
+        """Take over the snapshot of an answer; give the rest of it."""
+        if isinstance(found, Snapshot):
+            self.now, found = found, None
+        elif isinstance(found, allocator.Chosen):
+            self.now, found = found.after, ledgers.hold_of(str(found.devices[0].instance_uuid), found.devices)
+        elif isinstance(found, tuple) and found and isinstance(found[0], Snapshot):
+            self.now, found = found
+        return found
+
+    def realized(self, key, details, capacities=(), before=None):
+        self.now = ledgers.realized(self.now, self._resolve, key, details, capacities, before)
+
+    def read_capacities(self, capacities):
+        self.now = intake.read_capacities(self.now, capacities, self._resolve)
+
+    def read_parents(self, found, before):
+        self.now = intake.read_parents(self.now, found, before, self._resolve)
+
+    def read_inventory(self, found, before=None, recorded=None):
+        self.now = intake.read_inventory(self.now, found, self._resolve, before, recorded or {})
+
+    def read_containment(self, found):
+        self.now = intake.read_containment(self.now, found)
+
+    def withhold_by_sight(self, looks):
+        self.now = opening.withhold_by_sight(self.now, looks)
+
+    def admit(self, key, reason):
+        self.now = ledgers.admit(self.now, (key,), reason)
+
+    def stand(self, key, reason, why=''):
+        self.now = ledgers.stand(self.now, Target.of(key), reason, why)
+
+    def stand_down(self, key, reason):
+        self.now = ledgers.stand_down(self.now, Target.of(key), reason)
+
+    def close_parent(self, kind, parent, reason, why=''):
+        self.now = ledgers.stand(self.now, Target.named(kind, parent, parent=True), reason, why)
+
+    def reopen_parent(self, kind, parent, reason):
+        self.now = ledgers.stand_down(self.now, Target.named(kind, parent, parent=True), reason)
 
 
 def provider(name):
@@ -37,7 +103,7 @@ def inventory(*parts, known=('vpmem', 'mdev')):
 
 
 def ledger(*parts, policy=vocabulary.PACK):
-    made = ledgers.Ledger(policy, provider)
+    made = Ledger(policy, provider)
     made.read_inventory(inventory(*parts))
     return made
 

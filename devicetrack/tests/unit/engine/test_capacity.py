@@ -10,7 +10,6 @@ from hypothesis import stateful
 from hypothesis import strategies as st
 
 from devicetrack import exception
-from devicetrack.engine import ledger as ledgers
 from devicetrack.engine import selection
 from devicetrack.engine import snapshot
 from devicetrack.tests import base
@@ -28,7 +27,7 @@ class CapacityMachine(stateful.RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.world = set()                      # devices that exist
-        self.ledger = ledgers.Ledger('pack', provider)
+        self.ledger = hosts.Ledger('pack', provider)
         self.ledger.read_inventory(self.look())
         self.number = 0
         self.claimed = {}                       # by name, keys of devices that are not made yet

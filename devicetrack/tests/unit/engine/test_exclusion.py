@@ -5,7 +5,6 @@ from unittest import mock
 from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.engine import exclusion
-from devicetrack.engine import ledger as ledgers
 from devicetrack.engine.snapshot import Claimed
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import InventoryDevice
@@ -141,7 +140,7 @@ class RowTestCase(base.TestCase):
 
     def test_rows_count_before_they_are_held(self):
         """From the reading of the host on, which comes before the rows are gone through."""
-        ledger = ledgers.Ledger('pack', provider)
+        ledger = hosts.Ledger('pack', provider)
         ledger.read_inventory(inventory(PF, VF0, VF1), recorded={key('vf1'): Claimed('i1', 1)})
         self.assertEqual(['pf'], excluded(ledger))
 
@@ -179,7 +178,7 @@ class StrangeHandsTestCase(base.TestCase):
         self.assertEqual([], excluded(ledger))
 
     def test_it_excludes_as_soon_as_it_is_there(self):
-        ledger = ledgers.Ledger('pack', provider)
+        ledger = hosts.Ledger('pack', provider)
         ledger.stand(key('pf'), self.reason)
         ledger.read_inventory(inventory(VF0, PF))
         self.assertEqual(['vf0'], excluded(ledger))

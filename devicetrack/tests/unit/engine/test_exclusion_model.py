@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.engine import allocator
-from devicetrack.engine import ledger as ledgers
 from devicetrack.engine import selection
 from devicetrack.engine.snapshot import Claimed
 from devicetrack.objects import values
@@ -60,7 +59,7 @@ class Machine(stateful.RuleBasedStateMachine):
         self.strange = {}                           # by device, why somebody may have it
         self.cordoned = set()
         self.known = {}                             # by device, its exclusions as they were last told
-        self.ledger = ledgers.Ledger(policy, provider)
+        self.ledger = hosts.Ledger(policy, provider)
         self.read()
 
     # -- the host -----------------------------------------------------------------------------------------------------
@@ -117,7 +116,7 @@ class Machine(stateful.RuleBasedStateMachine):
 
     @stateful.rule()
     def restart(self):
-        self.ledger = ledgers.Ledger(self.policy, provider)
+        self.ledger = hosts.Ledger(self.policy, provider)
         for name in self.cordoned:
             self.ledger.stand(key(name), vocabulary.CORDONED)
         self.ledger.read_inventory(hosts.inventory(*map(self.device, self.there())),

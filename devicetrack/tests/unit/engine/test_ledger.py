@@ -2,7 +2,6 @@
 
 from devicetrack import exception
 from devicetrack import vocabulary
-from devicetrack.engine import ledger as ledgers
 from devicetrack.engine import selection
 from devicetrack.engine import snapshot
 from devicetrack.tests import base
@@ -330,7 +329,7 @@ class ExchangeTestCase(base.TestCase):
 class HeldTestCase(base.TestCase):
 
     def test_a_device_without_a_provider_is_held_at_none(self):
-        ledger = ledgers.Ledger(vocabulary.PACK, lambda _name: '')
+        ledger = hosts.Ledger(vocabulary.PACK, lambda _name: '')
         ledger.read_inventory(inventory(namespace('a')))
         ledger.hold([hosts.row(namespace('a'), 'i')])
         self.assertEqual([None], [device.provider_uuid for device in ledger.held()])

@@ -2,7 +2,6 @@
 
 from devicetrack import exception
 from devicetrack import vocabulary
-from devicetrack.engine import ledger as ledgers
 from devicetrack.engine import selection
 from devicetrack.engine import snapshot
 from devicetrack.objects import values
@@ -299,7 +298,7 @@ class StandingTestCase(base.TestCase):
         self.assertEqual({'cordoned', snapshot.GONE}, self.ledger.device(key).withheld)
 
     def test_whatever_else_withholds_such_a_device_it_is_withheld_for_that_too(self):
-        ledger = ledgers.Ledger(vocabulary.PACK, lambda _name: '')
+        ledger = hosts.Ledger(vocabulary.PACK, lambda _name: '')
         ledger.stand(self.key, vocabulary.CORDONED)
         ledger.hold([hosts.row(namespace('a'), 'i')._replace(provider_uuid='')])
         self.assertEqual({self.key: {'cordoned', 'no provider yet', snapshot.GONE}}, ledger.reasons())

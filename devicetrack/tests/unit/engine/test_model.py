@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.engine import allocator
-from devicetrack.engine import ledger as ledgers
 from devicetrack.engine import selection
 from devicetrack.objects import values
 from devicetrack.tests import base
@@ -80,7 +79,7 @@ class LedgerMachine(stateful.RuleBasedStateMachine):
         self.policy = policy
         self.world = World()
         self.numbers = itertools.count()
-        self.ledger = ledgers.Ledger(policy, provider)
+        self.ledger = hosts.Ledger(policy, provider)
         self.ledger.read_inventory(self.world.inventory())
         self.recorded = {}                      # by instance, the keys of devices that would have rows
         self.anywhere = set()                   # the instances whose requests named no provider
@@ -272,7 +271,7 @@ class LedgerMachine(stateful.RuleBasedStateMachine):
     @stateful.rule()
     def restart(self):
         rows = [[self.row(device, instance) for device in self.devices_of(instance)] for instance in self.recorded]
-        self.ledger = ledgers.Ledger(self.policy, provider)
+        self.ledger = hosts.Ledger(self.policy, provider)
         for key, reasons in self.stands.items():
             for reason in reasons:
                 self.ledger.stand(key, reason)

@@ -2,6 +2,7 @@
 
 from devicetrack import exception
 from devicetrack import vocabulary
+from devicetrack.engine import ledger as ledgers
 from devicetrack.engine import opening
 from devicetrack.engine import selection
 from devicetrack.engine import snapshot
@@ -33,7 +34,8 @@ def look(*parts, rows=(), named=(), unknown=False, known=('vpmem', 'mdev')):
 
 
 def open_ledger(views, marks=None):
-    return opening.open_ledger(vocabulary.PACK, provider, views, marks or {})
+    now = opening.first_snapshot(vocabulary.PACK, provider, views, marks or {})
+    return hosts.Ledger(vocabulary.PACK, provider, now)
 
 
 def withheld(ledger):
@@ -115,7 +117,7 @@ class MarksTestCase(base.TestCase):
                           if vocabulary.CORDONED in reasons}, withheld(ledger))
         for target, causes in self.marks.items():
             for reason in causes:
-                opening.stand_down(ledger, target, reason)
+                ledger.now = ledgers.stand_down(ledger.now, target, reason)
         self.assertEqual({}, withheld(ledger))
 
 
@@ -160,7 +162,7 @@ class SightTestCase(base.TestCase):
             self.ledger.withhold(A.key, reason)
 
     def test_of_a_free_device(self):
-        opening.withhold_by_sight(self.ledger, [look(A, B, rows=[hosts.row(B, 'i')], **one) for one in self.looks])
+        self.ledger.withhold_by_sight([look(A, B, rows=[hosts.row(B, 'i')], **one) for one in self.looks])
         self.assertEqual({'a': set(self.expected)} if self.expected else {}, withheld(self.ledger))
         if self.expected:
             self.assertRaises(exception.NoFit, self.ledger.take, 'k', wants((PMEM, 1)))
@@ -170,7 +172,7 @@ class SightTestCase(base.TestCase):
     def test_what_an_operator_said_goes_on(self):
         for reason in self.before:
             self.ledger.stand(A.key, reason)
-        opening.withhold_by_sight(self.ledger, [look(A, B, rows=[hosts.row(B, 'i')], **one) for one in self.looks])
+        self.ledger.withhold_by_sight([look(A, B, rows=[hosts.row(B, 'i')], **one) for one in self.looks])
         self.assertEqual({*self.before, *self.expected}, withheld(self.ledger).get('a', set()))
 
 
@@ -179,10 +181,10 @@ class DoubtTestCase(base.TestCase):
     def test_a_device_with_a_row_stays_in_doubt_until_it_is_held_for_the_owner(self):
         ledger, views = hosts.ledger(A), look(A, rows=[hosts.row(A, 'i')])
         ledger.withhold(A.key, vocabulary.IN_DOUBT)
-        opening.withhold_by_sight(ledger, [views])
+        ledger.withhold_by_sight([views])
         self.assertEqual({'a': {'in doubt'}}, withheld(ledger))
         ledger.hold(views.records)
-        opening.withhold_by_sight(ledger, [views])
+        ledger.withhold_by_sight([views])
         self.assertEqual({}, withheld(ledger))
 
     def test_a_domain_that_names_a_device_with_its_row_withholds_nothing(self):
