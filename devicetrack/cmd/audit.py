@@ -101,6 +101,18 @@ class Repairing(Findings):
         """Return what a repair is about, for people."""
         raise NotImplementedError
 
+    def say_done(self, repair: str, error: str | None) -> None:
+        self.say(f'done: {repair}' if error is None else f'not done: {repair}: {error}')
+        if error is not None:
+            self.exit_code = base.ATTENTION
+
+    def say_left(self, left: int, command: str) -> None:
+        """Say how many findings are left after the repairs, and which command lists them."""
+        if left:
+            self.say(f'{base.count(left, "finding")} {"is" if left == 1 else "are"} left: see devicetrack-manage '
+                     f'{command}')
+            self.exit_code = self.exit_code or base.ATTENTION
+
     def produce_output(self, *args: Any) -> int:
         code = super().produce_output(*args)
         if self._then is not None:
@@ -182,15 +194,13 @@ class Audit(Repairing):
             self.say('nothing was done')
         else:
             try:
-                running = self.app.start_host(observer.host.name)
+                running = requesting.start_unless_managed(self.app, observer.host.name)
             except exception.UnknownHost:
                 # The store has no host because it was lost, or because the manager has never run.
                 if observer.plan(accepted).is_lost:
                     raise exception.StoreLost(observer.host.name) from None
                 raise
-            except exception.HostInUse as error:
-                if error.by_command:
-                    raise                       # it answers no request
+            if running is None:
                 try:
                     plan = observer.plan(accepted)
                 except exception.StoreLost:     # the manager may know its rows, and refuses as this does if not
@@ -239,17 +249,11 @@ class Audit(Repairing):
             outcomes = running.repairs.repair(plan.repairs)
         for outcome in outcomes:
             # The log has the row before and after.
-            done = f'{outcome.repair.verb} {records.name(*outcome.repair.device)}'
-            self.say(f'done: {done}' if outcome.error is None else f'not done: {done}: {outcome.error}')
-            if outcome.error is not None:
-                self.exit_code = base.ATTENTION
+            self.say_done(f'{outcome.repair.verb} {records.name(*outcome.repair.device)}', outcome.error)
         self._count_left(running.audit())
 
     def _count_left(self, found: Iterable[Finding]) -> None:
-        left = sum(finding.severity != vocabulary.NOTE for finding in found)
-        if left:
-            self.say(f'{base.count(left, "finding")} {"is" if left == 1 else "are"} left: see devicetrack-manage audit')
-            self.exit_code = self.exit_code or base.ATTENTION
+        self.say_left(sum(finding.severity != vocabulary.NOTE for finding in found), 'audit')
 
 
 def _facts(record: Record | None) -> dict[str, Any] | None:

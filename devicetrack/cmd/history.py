@@ -182,8 +182,7 @@ class InstanceHistory(_History):
     spare = ('instance_uuid',)
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument('instance', metavar='INSTANCE', type=options.canonical_uuid,
-                            help='The UUID of the instance.')
+        options.add_instance(parser)
         super().add_arguments(parser)
 
     def find(self, store: Store, parsed_args: argparse.Namespace, since_ms: int | None,

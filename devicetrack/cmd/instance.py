@@ -81,8 +81,7 @@ class Show(base.ShowOne):
     """Show all devices of an instance, on all hosts of the store, in the order of the guest. Reads only the store."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument('instance', metavar='INSTANCE', type=options.canonical_uuid,
-                            help='The UUID of the instance.')
+        options.add_instance(parser)
 
     def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
         store, uuid = self.app.checked_store, parsed_args.instance
@@ -115,8 +114,7 @@ class Release(requesting.Requesting):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         super().add_arguments(parser)
-        parser.add_argument('instance', metavar='INSTANCE', type=options.canonical_uuid,
-                            help='The UUID of the instance.')
+        options.add_instance(parser)
         parser.add_argument('--yes', action='store_true',
                             help='Give the devices back. Without it the command only lists them.')
 

@@ -69,8 +69,7 @@ class Cordon(_Cordoning):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         super().add_arguments(parser)
-        parser.add_argument('--reason', type=options.reason, default='', metavar='TEXT',
-                            help='The reason, which lists and errors show: one line of at most 255 characters.')
+        options.add_reason(parser)
 
     def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
         return self.cordon(parsed_args, operator_requests.CORDON, CORDONED, reason=parsed_args.reason)
@@ -174,9 +173,7 @@ class Retire(_Ending):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         super().add_arguments(parser)
-        parser.add_argument('--reason', type=options.reason, default='', metavar='TEXT',
-                            help='The reason, which lists and errors show: one line of at most 255 characters. By '
-                                 'default the reason why it could not be given back.')
+        options.add_reason(parser, ' By default the reason why it could not be given back.')
 
     def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
         key = self.key(parsed_args.device)

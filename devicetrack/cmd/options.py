@@ -25,6 +25,20 @@ def add_host(parser: argparse.ArgumentParser) -> None:
                              'this machine is.')
 
 
+def add_instance(parser: argparse.ArgumentParser) -> None:
+    """The instance, for commands about one."""
+    parser.add_argument('instance', metavar='INSTANCE', type=canonical_uuid, help='The UUID of the instance.')
+
+
+def add_reason(parser: argparse.ArgumentParser, default: str = '') -> None:
+    """``--reason``, for an operator's decision.
+
+    :param default: a sentence on what it is by default
+    """
+    parser.add_argument('--reason', type=reason, default='', metavar='TEXT',
+                        help='The reason, which lists and errors show: one line of at most 255 characters.' + default)
+
+
 def seconds(text: str) -> float:
     """Parse a time to wait."""
     try:

@@ -106,14 +106,8 @@ class Audit(audit_commands.Repairing):
 
     def _repair(self, auditor: Auditor, plan: Sequence[PlacementRepair]) -> None:
         for repair, error in auditor.repair(plan):
-            self.say(f'done: {repair}' if error is None else f'not done: {repair}: {error}')
-            if error is not None:
-                self.exit_code = base.ATTENTION
-        left = sum(mismatch.needs_attention for mismatch in auditor.audit())
-        if left:
-            self.say(f'{base.count(left, "finding")} {"is" if left == 1 else "are"} left: see devicetrack-manage '
-                     'placement audit')
-            self.exit_code = base.ATTENTION
+            self.say_done(str(repair), error)
+        self.say_left(sum(mismatch.needs_attention for mismatch in auditor.audit()), 'placement audit')
 
 
 def _rows(host: str, repair: PlacementRepair) -> Iterator[Mapping[str, Any]]:

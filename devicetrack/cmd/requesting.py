@@ -73,11 +73,8 @@ class Requesting(base.ShowOne):
         :raises Refused: the request cannot be carried out, and no manager was asked
         :raises HostInUse: another command works on the host; nothing was done, and no request was left
         """
-        try:
-            running = self.app.start_host(host.name)
-        except exception.HostInUse as error:
-            if error.by_command:
-                raise                           # it answers no request
+        running = start_unless_managed(self.app, host.name)
+        if running is None:
             if check is not None and parsed_args.no_wait:
                 self._check(check)
             made = operator_requests.make(host.uuid, verb, **arguments)
@@ -120,6 +117,20 @@ class Requesting(base.ShowOne):
         if name.kind is None:
             raise base.UsageError(f'{name} has no kind: say KIND/{name}')
         return DeviceKey(name.kind, name.identifier)
+
+
+def start_unless_managed(app: Any, host: str) -> Running | None:
+    """Start a host in the place of its manager; None if that runs, and so answers requests.
+
+    :raises HostInUse: another command works on the host, which answers none
+    """
+    try:
+        started: Running = app.start_host(host)
+    except exception.HostInUse as error:
+        if error.by_command:
+            raise
+        return None
+    return started
 
 
 def _outcome(answer: operator_requests.Answer, done: str) -> str:

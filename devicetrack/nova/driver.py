@@ -75,7 +75,8 @@ def mediated_devices(original: Callable[..., Any], driver: Any, types: Any = Non
 
 
 @wraps(f'{_DRIVER}_allocate_mdevs')
-def allocate_mdevs(original: Callable[..., Any], driver: Any, allocations: Any) -> list[str]:
+@wraps(f'{_DRIVER}_get_ordered_vpmems')
+def choose_none(original: Callable[..., Any], driver: Any, *args: Any, **kwargs: Any) -> list[Any]:
     """Choose none: the definition gets the devices of the instance's claim (:func:`guest_config`)."""
     binding.of(driver)
     return []
@@ -87,13 +88,6 @@ def assigned_mediated_devices(original: Callable[..., Any], driver: Any, instanc
     claimed = {held.identifier: held.instance_uuid for held in _mediated_devices(driver)
                if not held.releasing and (instance is None or held.instance_uuid == instance.uuid)}
     return {**original(driver, instance), **claimed}
-
-
-@wraps(f'{_DRIVER}_get_ordered_vpmems')
-def ordered_vpmems(original: Callable[..., Any], driver: Any, instance: Any, flavor: Any) -> list[Any]:
-    """Choose none, as :func:`allocate_mdevs`."""
-    binding.of(driver)
-    return []
 
 
 @wraps(f'{_DRIVER}_get_vpmems')
@@ -149,9 +143,14 @@ def power_off(original: Callable[..., Any], driver: Any, instance: Any, *args: A
 
 
 @wraps(f'{_DRIVER}_hard_reboot')
-def hard_reboot(original: Callable[..., Any], driver: Any, context: Any, instance: Any, *args: Any,
-                **kwargs: Any) -> Any:
-    """Make the devices ready first: a hard reboot destroys the guest, and must not if it cannot start again."""
+@wraps(f'{_DRIVER}rescue')
+def make_ready_first(original: Callable[..., Any], driver: Any, context: Any, instance: Any, *args: Any,
+                     **kwargs: Any) -> Any:
+    """Make the devices ready first: a hard reboot destroys the guest, and must not if it cannot start again.
+
+    Without a domain, a rescue would make one here. Nova has stopped the guest by then, by :func:`power_off`. After an
+    error here, as after any other error of a rescue, the guest stays off and the instance is in error.
+    """
     binding.of(driver).make_ready(instance, new_definition=True)
     return original(driver, context, instance, *args, **kwargs)
 
@@ -195,17 +194,6 @@ def resume(original: Callable[..., Any], driver: Any, context: Any, instance: An
         _check_kept(host, driver, instance, inactive=False)
     except nova_exception.InternalError as refused:
         raise nova_exception.InstanceFaultRollback(refused) from refused
-    return original(driver, context, instance, *args, **kwargs)
-
-
-@wraps(f'{_DRIVER}rescue')
-def rescue(original: Callable[..., Any], driver: Any, context: Any, instance: Any, *args: Any, **kwargs: Any) -> Any:
-    """Make the devices ready first, as :func:`hard_reboot` does: without a domain, Nova would make one here.
-
-    Nova has stopped the guest by now, by :func:`power_off`. After an error here, as after any other error of a rescue,
-    the guest stays off and the instance is in error.
-    """
-    binding.of(driver).make_ready(instance, new_definition=True)
     return original(driver, context, instance, *args, **kwargs)
 
 
