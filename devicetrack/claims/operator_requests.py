@@ -29,7 +29,7 @@ from devicetrack.claims.arguments import check_name
 from devicetrack.claims.arguments import check_uuid
 from devicetrack.claims.repairs import Accepted
 from devicetrack.claims.repairs import Move
-from devicetrack.claims.repairs import Outcome
+from devicetrack.claims.repairs import RepairOutcome
 from devicetrack.claims.repairs import Repairs
 from devicetrack.claims.unproven import Unproven
 from devicetrack.claims.withheld import Withheld
@@ -359,7 +359,7 @@ class OperatorRequests:
         return Answer(DONE, str(self._unproven.admit(key, arguments.get('wipe') is True, word, seen)))
 
 
-def answer_to_repair(outcomes: Sequence[Outcome]) -> Answer:
+def answer_to_repair(outcomes: Sequence[RepairOutcome]) -> Answer:
     """The answer for repairs that were tried."""
     well, begun = sum(outcome.error is None for outcome in outcomes), sum(outcome.begun for outcome in outcomes)
     word = DONE if well == len(outcomes) else PARTLY if well else FAILED

@@ -118,7 +118,7 @@ class Plan(NamedTuple):
         return [move for one in self.waiting if (move := Move.of(one)) is not None]
 
 
-class Outcome(NamedTuple):
+class RepairOutcome(NamedTuple):
     """The outcome of a repair; ``error`` says why it was not done.
 
     A repair that has ``begun`` is not done yet: a wipe runs in the background, and :meth:`.Wipes.of` has its progress.
@@ -197,7 +197,7 @@ class Repairs:
         """Look twice and plan: see :func:`plan`."""
         return plan(self._views.read, accepted)[1]
 
-    def repair(self, repairs: Sequence[Repair], wait: bool = True) -> list[Outcome]:
+    def repair(self, repairs: Sequence[Repair], wait: bool = True) -> list[RepairOutcome]:
         """Make the repairs of a plan, instance by instance, and log each row before and after.
 
         :param wait: wait for wipes; False wipes devices in the background
@@ -214,7 +214,7 @@ class Repairs:
                     errors.update(self._do[verb](of_instance, wait) if may else dict.fromkeys(of_instance, _BUSY))
                 except exception.DeviceTrackError as error:
                     errors.update(dict.fromkeys(of_instance, str(error)))
-        outcomes = [Outcome(one, errors[one], errors[one] is None and not wait and self._is_wiped(one))
+        outcomes = [RepairOutcome(one, errors[one], errors[one] is None and not wait and self._is_wiped(one))
                     for one in repairs]
         for outcome in outcomes:
             if outcome.error is None:

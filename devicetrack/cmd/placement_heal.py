@@ -133,7 +133,7 @@ class Heal(base.Lister):
             return healer.NodeToHeal.of_host(observer.placed, *observer.providers(name))
         found = client.find_provider(name)
         if found is None:
-            raise errors.UnknownProvider(name)
+            raise errors.NoSuchProvider(name)
         return placement.recorded_node(client, self.app.store, host, found)
 
     @staticmethod

@@ -102,7 +102,7 @@ class AllocationClient:
 
     - ConsumerConflict: somebody else changed a consumer, and by its policy the operation stops
     - ProviderConflict: somebody else changed a provider, and by its policy the operation stops
-    - UnknownProvider: placement has no such provider
+    - NoSuchProvider: placement has no such provider
     - PlacementUnavailable, PlacementTooOld, PlacementRefused
 
     Unless the error's ``result`` says otherwise, nothing was changed.

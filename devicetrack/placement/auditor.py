@@ -120,7 +120,7 @@ class Auditor:
         known = {provider.uuid for provider in providers}
         names = {}
         for found in self._client.get_tree(root.uuid):
-            with contextlib.suppress(errors.UnknownProvider):           # somebody has just deleted it
+            with contextlib.suppress(errors.NoSuchProvider):           # somebody has just deleted it
                 if found.uuid in known or tree.is_marked(self._client.get_traits(found.uuid).traits):
                     names[found.uuid] = found.name
         return names

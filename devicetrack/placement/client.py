@@ -93,7 +93,7 @@ class Client:
         return found[0] if found else None
 
     def get_provider(self, uuid: str) -> values.ListedProvider:
-        """:raises errors.UnknownProvider: there is none"""
+        """:raises errors.NoSuchProvider: there is none"""
         return self._get(f'/resource_providers/{uuid}', _provider, uuid)
 
     def create_provider(self, uuid: str, name: str, parent_uuid: str | None) -> values.ListedProvider:
@@ -112,7 +112,7 @@ class Client:
         """Delete a provider.
 
         :raises ProviderInUse: it has allocations or children
-        :raises errors.UnknownProvider: there is no such provider
+        :raises errors.NoSuchProvider: there is no such provider
         """
         try:
             self._do('DELETE', f'/resource_providers/{uuid}')
@@ -122,7 +122,7 @@ class Client:
             raise _of_provider(refusal, uuid) from None
 
     def get_inventories(self, uuid: str) -> values.Inventories:
-        """:raises errors.UnknownProvider: there is no such provider"""
+        """:raises errors.NoSuchProvider: there is no such provider"""
         return self._get(f'/resource_providers/{uuid}/inventories', _inventories, uuid)
 
     def put_inventories(self, uuid: str, generation: int,
@@ -131,39 +131,39 @@ class Client:
 
         :raises ProviderConflict: ``generation`` is not the present one
         :raises InventoryInUse: it would remove an inventory that has allocations
-        :raises errors.UnknownProvider: there is no such provider
+        :raises errors.NoSuchProvider: there is no such provider
         """
         body = _inventories_body(values.Inventories(generation, inventories))
         return self._put(f'/resource_providers/{uuid}/inventories', body, _inventories, uuid)
 
     def get_traits(self, uuid: str) -> values.Traits:
-        """:raises errors.UnknownProvider: there is no such provider"""
+        """:raises errors.NoSuchProvider: there is no such provider"""
         return self._get(f'/resource_providers/{uuid}/traits', _traits, uuid)
 
     def put_traits(self, uuid: str, generation: int, traits: Set[str]) -> values.Traits:
         """Replace all traits of a provider; the answer has its new generation.
 
         :raises ProviderConflict: ``generation`` is not the present one
-        :raises errors.UnknownProvider: there is no such provider
+        :raises errors.NoSuchProvider: there is no such provider
         """
         body = {'resource_provider_generation': generation, 'traits': sorted(traits)}
         return self._put(f'/resource_providers/{uuid}/traits', body, _traits, uuid)
 
     def get_aggregates(self, uuid: str) -> values.Aggregates:
-        """:raises errors.UnknownProvider: there is no such provider"""
+        """:raises errors.NoSuchProvider: there is no such provider"""
         return self._get(f'/resource_providers/{uuid}/aggregates', _aggregates, uuid)
 
     def get_usages(self, uuid: str) -> dict[str, int]:
         """Return the amounts that are allocated at a provider, by resource class.
 
-        :raises errors.UnknownProvider: there is no such provider
+        :raises errors.NoSuchProvider: there is no such provider
         """
         return self._get(f'/resource_providers/{uuid}/usages', lambda body: dict(body['usages']), uuid)
 
     def get_provider_allocations(self, uuid: str) -> values.ProviderAllocations:
         """Return all allocations of a provider, by consumer.
 
-        :raises errors.UnknownProvider: there is no such provider
+        :raises errors.NoSuchProvider: there is no such provider
         """
         return self._get(f'/resource_providers/{uuid}/allocations', _provider_allocations, uuid)
 
@@ -171,7 +171,7 @@ class Client:
         """Return all allocations of a provider, and none of one that is gone: placement deletes none with some."""
         try:
             return self.get_provider_allocations(uuid)
-        except errors.UnknownProvider:
+        except errors.NoSuchProvider:
             return values.ProviderAllocations(0, {})
 
     def ensure_class(self, name: str) -> None:
@@ -331,7 +331,7 @@ class Client:
 
 def _of_provider(refusal: _Refusal, provider: str | None) -> errors.PlacementError:
     if refusal.status == 404 and provider is not None:
-        return errors.UnknownProvider(provider)
+        return errors.NoSuchProvider(provider)
     return refusal.plain()
 
 

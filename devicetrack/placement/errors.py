@@ -97,7 +97,7 @@ class ConsumerExists(PlacementError):
     template = 'consumer {consumer} has allocations already, and not those that it is to get'
 
 
-class UnknownProvider(PlacementError):
+class NoSuchProvider(PlacementError):
     """Placement has no such provider. Nothing was changed; report the provider first, or choose another host."""
     provider: str
     template = 'placement has no provider {provider}'

@@ -230,13 +230,13 @@ class _Run:
         self._below[provider] = self._inventories(provider)
         if self.reads_usages:
             self._used[provider] = {}
-            with contextlib.suppress(errors.UnknownProvider):
+            with contextlib.suppress(errors.NoSuchProvider):
                 self._used[provider] = self._client.get_usages(provider)
 
     def _inventories(self, provider: str) -> values.Inventories | None:
         """Return a provider's inventories, None without a provider; in a dry run, those that would be announced too."""
         found = None
-        with contextlib.suppress(errors.UnknownProvider):
+        with contextlib.suppress(errors.NoSuchProvider):
             found = self._client.get_inventories(provider)
         if not self._dry_run or not self._node.providers:
             return found

@@ -30,7 +30,7 @@ WRITING: Final = 'written'
 
 # Somebody else changed the tree between our reading and our writing: read it again, and compare again.
 _MOVED: Final = (errors.ProviderConflict, errors.InventoryInUse, errors.ProviderInUse, errors.ProviderExists,
-                 errors.UnknownProvider)
+                 errors.NoSuchProvider)
 
 
 class Report(NamedTuple):
@@ -178,7 +178,7 @@ class PlacementReporter:
         for number, provider in enumerate(changed, 1):
             try:
                 states[provider.uuid] = self._read_one(provider, wanted)
-            except errors.UnknownProvider:
+            except errors.NoSuchProvider:
                 continue                        # somebody has just deleted it
             progress(READING, number, len(changed))
         return states
@@ -201,7 +201,7 @@ class PlacementReporter:
         states = dict(actual.providers)
         for uuid in tree.to_ask(actual, wanted, nested, classes):
             # Usages are never remembered: a provider keeps its generation when one of its allocations is removed.
-            with contextlib.suppress(errors.UnknownProvider):           # a write to it will fail
+            with contextlib.suppress(errors.NoSuchProvider):           # a write to it will fail
                 states[uuid] = states[uuid]._replace(used=self._client.get_usages(uuid))
         return actual._replace(providers=states)
 
@@ -210,7 +210,7 @@ class PlacementReporter:
         states = dict(actual.providers)
         for uuid, state in states.items():
             if state.aggregated is None and uuid not in wanted.providers and tree.MADE in state.traits:
-                with contextlib.suppress(errors.UnknownProvider):
+                with contextlib.suppress(errors.NoSuchProvider):
                     aggregated = bool(self._client.get_aggregates(uuid).aggregates)
                     states[uuid] = state._replace(aggregated=aggregated)
                     self._seen[uuid] = self._seen[uuid]._replace(aggregated=aggregated)

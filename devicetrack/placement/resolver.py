@@ -27,7 +27,7 @@ class ProvidersByName:
     def uuid_of(self, name: str) -> str:
         """Return the UUID of the provider for the parent device with this stable name; '' is the node. Blocks.
 
-        :raises errors.UnknownProvider: placement does not have the node's provider, and no ``node_uuid`` was given
+        :raises errors.NoSuchProvider: placement does not have the node's provider, and no ``node_uuid`` was given
         :raises PlacementUnavailable: no answer
         """
         wanted = f'{self._node}_{name}' if name else self._node
@@ -41,5 +41,5 @@ class ProvidersByName:
         if name:
             return str(uuid.uuid5(uuid.UUID(self.uuid_of('')), name))
         if self._node_uuid is None:
-            raise errors.UnknownProvider(self._node)
+            raise errors.NoSuchProvider(self._node)
         return self._node_uuid

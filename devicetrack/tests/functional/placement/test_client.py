@@ -64,7 +64,7 @@ class TestProviders(ClientTestCase):
                      self.client.get_provider_allocations,
                      lambda provider: self.client.put_inventories(provider, 0, {}),
                      lambda provider: self.client.put_traits(provider, 0, set())):
-            self.assertEqual(_NOBODY, self.assertRaises(errors.UnknownProvider, call, _NOBODY).provider)
+            self.assertEqual(_NOBODY, self.assertRaises(errors.NoSuchProvider, call, _NOBODY).provider)
 
     def test_inventories(self):
         root = self.placement.provider()

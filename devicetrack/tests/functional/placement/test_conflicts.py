@@ -312,7 +312,7 @@ class TestWhatWasBelieved(base.TestCase):
         self.world.write(self.world.instance, self.world.old)
         for call in (lambda: self.world.client().spawn(self.world.migration, {nowhere: {worlds.CPU: 1}}, 'p', 'u'),
                      lambda: self.world.client().evacuate(self.world.instance, {nowhere: {worlds.CPU: 1}})):
-            error = self.assertRaises(errors.UnknownProvider, call)
+            error = self.assertRaises(errors.NoSuchProvider, call)
             self.assertEqual((nowhere, Outcome.UNCHANGED), (error.provider, error.result.outcome))
         self.assertEqual({'instance': self.world.old}, self.world.held())
 

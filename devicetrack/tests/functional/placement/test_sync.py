@@ -387,7 +387,7 @@ class TestResolver(base.TestCase):
         self.name = f'host-{uuid.uuid4()}'
 
     def test_a_node_that_nobody_made_is_an_error_unless_its_uuid_is_said(self) -> None:
-        self.assertRaises(errors.UnknownProvider, ProvidersByName(self.placement.client, self.name).uuid_of, '')
+        self.assertRaises(errors.NoSuchProvider, ProvidersByName(self.placement.client, self.name).uuid_of, '')
         said = str(uuid.uuid4())
         self.assertEqual(said, ProvidersByName(self.placement.client, self.name, said).uuid_of(''))
 
