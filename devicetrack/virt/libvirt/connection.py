@@ -84,6 +84,10 @@ _CODES = {
 # The first tag of a running guest's definition. Only such a definition has an id.
 _LIVE = re.compile(r"""\s*<domain(?:\s[\w:.-]+\s*=\s*(?:"[^"]*"|'[^']*'))*?\sid\s*=""")
 
+# A guest that waits for its memory is paused: first while its process starts, then until the source has sent all its
+# memory. At the source the guest is paused for migration only at the moment of the hand-over.
+_ARRIVING = frozenset((libvirt.VIR_DOMAIN_PAUSED_MIGRATION, libvirt.VIR_DOMAIN_PAUSED_STARTING_UP))
+
 # libvirt's own client code raises these errors when the daemon is gone.
 _LOST_DOMAINS = frozenset((libvirt.VIR_FROM_REMOTE, libvirt.VIR_FROM_RPC))
 _LOST_CODES = frozenset((libvirt.VIR_ERR_SYSTEM_ERROR, libvirt.VIR_ERR_INTERNAL_ERROR, libvirt.VIR_ERR_RPC,
@@ -193,11 +197,6 @@ class Domain:
         """Put another definition into the saved state."""
         self._connection.call('virDomainManagedSaveDefineXML', self._domain.managedSaveDefineXML, definition, 0,
                               uuid=self.uuid)
-
-    def state(self) -> tuple[int, int]:
-        """Return its state and the reason for it, by libvirt's numbers."""
-        state, reason = self._connection.call('virDomainGetState', self._domain.state, uuid=self.uuid)
-        return state, reason
 
     def destroy(self) -> None:
         self._connection.call('virDomainDestroy', self._domain.destroy, uuid=self.uuid)
@@ -399,9 +398,26 @@ class Connection:
         except exception.DomainGone:
             return None
 
-    def paused_domains(self) -> list[Domain]:
-        """List every domain that is paused at the moment, for any reason."""
-        return [Domain(self, domain) for domain in self._list(libvirt.VIR_CONNECT_LIST_DOMAINS_PAUSED)]
+    def arriving(self) -> frozenset[str]:
+        """Find the running domains that wait for an incoming migration, by their UUIDs.
+
+        :raises HypervisorUnreachable: no answer
+        """
+        found = set()
+        for domain in self._list(libvirt.VIR_CONNECT_LIST_DOMAINS_PAUSED):
+            uuid = domain.UUIDString()
+            try:
+                state, reason = self.call('virDomainGetState', domain.state, uuid=uuid)
+            except exception.DomainGone:
+                continue
+            except Refused as error:
+                # If that is wrong, the manager only waits a little longer for the guest to run.
+                LOG.warning('Assuming that domain %s waits for a migration; its state is unknown: %s', uuid, error)
+                found.add(uuid)
+                continue
+            if state == libvirt.VIR_DOMAIN_PAUSED and reason in _ARRIVING:
+                found.add(uuid)
+        return frozenset(found)
 
     def define_domain(self, definition: str, uuid: str) -> None:
         """Replace the inactive definition of a domain."""

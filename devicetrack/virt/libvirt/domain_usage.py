@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Container
@@ -24,15 +25,15 @@ from devicetrack.objects.values import Use
 from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt import guest_xml
-from devicetrack.virt.libvirt.guests import Guests
 from devicetrack.virt.libvirt.kinds import api
 from devicetrack.virt.libvirt.kinds import installed
 
 # The addresses of one device kind that a domain names, for the kind to identify: the kind, the domain's UUID, whether
-# it runs, the addresses in the live and in the inactive definition, and whether they surely are of this kind. Otherwise
-# most of them mean something else. A host has thousands of these and of the next, so they are plain tuples: the garbage
-# collector drops those of texts, and all others bring its collections of the whole process nearer.
-_Named = tuple[str, str, bool, Sequence[str], Sequence[str], bool]
+# it runs (None for a snapshot of it), the addresses in the live and in the inactive definition, and whether they surely
+# are of this kind. Otherwise most of them mean something else. A host has thousands of these and of the next, so they
+# are plain tuples: the garbage collector drops those of texts, and all others bring its collections of the whole
+# process nearer.
+_Named = tuple[str, str, bool | None, Sequence[str], Sequence[str], bool]
 
 # What the definitions of one domain say: its UUID, whether it runs, what it names, the devices that its record
 # identifies, and what of it is unknown.
@@ -48,12 +49,13 @@ _READS_FILES: Final = frozenset(('-readconfig', '--readconfig'))
 class DomainUsage:
     """Asks the hypervisor for all definitions, and the device kinds what the definitions name.
 
+    :param forms: of those kinds that have one
     :param boot_id: reads the id of the current boot of the host
     """
 
-    def __init__(self, hypervisor: connection.Connection, kinds: Mapping[str, api.DeviceKind], guests: Guests,
-                 boot_id: Callable[[], str]) -> None:
-        self._hypervisor, self._kinds, self._guests, self._boot_id = hypervisor, kinds, guests, boot_id
+    def __init__(self, hypervisor: connection.Connection, kinds: Mapping[str, api.DeviceKind],
+                 forms: Mapping[str, guest_xml.Form], boot_id: Callable[[], str]) -> None:
+        self._hypervisor, self._kinds, self._forms, self._boot_id = hypervisor, kinds, forms, boot_id
         # The definitions that the last look read, by the digests of their texts: at the next one nearly all of them are
         # unchanged. A digest takes a small part of the time of parsing, and the texts are too large to be kept.
         self._known: dict[bytes, domain_xml.Domain] = {}
@@ -91,41 +93,27 @@ class DomainUsage:
         if resumed:
             kept += self._hypervisor.definitions(read, only=resumed)
         self._known = read_now
-        for uuid, runs, its_named, its_uses, problem in defined:
-            if uuid in domains:
-                unknown.append(Unknown(f'domain {uuid}', 'two domains have this UUID'))
+        unknown += [Unknown(f'domain {uuid}', 'two domains have this UUID') for uuid, number in collections.Counter(
+            uuid for uuid, *_said in defined).items() if number > 1]
+        for uuid, runs, its_named, its_uses, problem in (*defined, *kept, *snapshots):
             domains.add(uuid)
             if runs:
                 running.add(uuid)
-            if problem is not None:
+            if problem is not None and problem not in unknown:
                 unknown.append(problem)
             named += its_named
             uses += map(tuple, its_uses)
-        for uuid, runs, its_named, its_uses, problem in kept:
-            domains.add(uuid)
-            if runs:
-                running.add(uuid)
-            if problem is not None and problem not in unknown:
-                unknown.append(problem)
-            named += [one for one in its_named if one not in named]
-            uses += [tuple(one) for one in its_uses if one not in uses]
-        in_snapshots: list[_Named] = []
-        for uuid, _runs, its_named, its_uses, problem in snapshots:
-            domains.add(uuid)
-            if problem is not None and problem not in unknown:
-                unknown.append(problem)
-            in_snapshots += its_named
-            uses += [(*one[:-1], False) for one in its_uses]
         left_out: set[tuple[str, str]] = set()
         for kind in self._kinds.values():
-            ours, theirs = ([one for one in each if one[0] == kind.name] for each in (named, in_snapshots))
-            means: Mapping[str, str | None] | None = None
+            ours = [one for one in named if one[0] == kind.name]
+            means: Mapping[str, str | None] = {}
             below: Mapping[str, Collection[str]] = {}
+            is_known = False
             try:
-                means = installed.identify(kind, {address for _kind, _uuid, _runs, now, later, _surely in ours
-                                                  for address in (*now, *later)} | {
-                                                      address for one in theirs for address in one[4]})
-                others = {address for *_names, now, later, surely in (*ours, *theirs) if not surely
+                means = installed.identify(kind, {address for *_names, now, later, _surely in ours
+                                                  for address in (*now, *later)})
+                is_known = True
+                others = {address for *_names, now, later, surely in ours if not surely
                           for address in (*now, *later)} - means.keys()
                 if others:
                     with installed.mistakes(kind, 'below'):
@@ -133,31 +121,21 @@ class DomainUsage:
             except exception.DriverError as error:
                 if kind.name in needed:
                     unknown.append(Unknown(f'{kind.name} devices that domains name', str(error)))
-            left_out.update((uuid, address) for _kind, uuid, _runs, now, later, surely in ours if surely
-                            for address in (*now, *later) if address not in (means or ())
-                            and vocabulary.PCI_ADDRESS.fullmatch(address))
-            for _kind, uuid, runs, now, later, surely in ours:
-                if means is not None and surely and not (now and later):        # nearly always: the guest is off
-                    uses += [(kind.name, means[address], address, uuid, runs, bool(now), bool(later))
-                             for address in dict.fromkeys(now or later) if address in means]
-                    continue
-                in_now, in_later = frozenset(now), frozenset(later)
-                uses += [(kind.name, None if means is None else means[address], address, uuid, runs, address in in_now,
-                          address in in_later) for address in dict.fromkeys((*now, *later))
-                         if (surely if means is None else address in means and (surely or means[address] is not None))]
-            for these, in_snapshot in (ours, False), (theirs, True):
-                uses += [(kind.name, name, address, uuid, runs and not in_snapshot, address in now and not in_snapshot,
-                          address in later and not in_snapshot)
-                         for _kind, uuid, runs, now, later, surely in these if below and not surely
-                         for address in dict.fromkeys((*now, *later)) for name in below.get(address, ())]
-            uses += [(kind.name, None if means is None else means[address], address, uuid, False, False, False)
-                     for _kind, uuid, _runs, _now, later, surely in theirs for address in later
-                     if (surely if means is None else address in means and (surely or means[address] is not None))]
-        seen = Compact(Use, uses)
+            for _kind, uuid, is_on, now, later, surely in ours:
+                in_now, in_later = frozenset(now), frozenset(later if is_on is not None else ())
+                for address in dict.fromkeys((*now, *later)):
+                    how = address, uuid, bool(is_on), address in in_now, address in in_later
+                    name = means.get(address)
+                    if surely if not is_known else address in means and (surely or name is not None):
+                        uses.append((kind.name, name, *how))
+                    elif surely and is_on is not None and vocabulary.PCI_ADDRESS.fullmatch(address):
+                        left_out.add((uuid, address))
+                    uses += [(kind.name, one, *how) for one in below.get(address, ()) if not surely]
+        seen = Compact(Use, dict.fromkeys(uses))    # a saved guest often names what its definition names
         if left_out:
             left_out -= set(seen.columns('domain_uuid', 'address'))
-        return Usage(seen, frozenset(domains), frozenset(running), tuple(unknown), self._guests.arriving(running),
-                     tuple(sorted(left_out)))
+        return Usage(seen, frozenset(domains), frozenset(running), tuple(unknown),
+                     self._hypervisor.arriving() & running if running else frozenset(), tuple(sorted(left_out)))
 
     def _read_guest(self, seen: dict[bytes, domain_xml.Domain], boot_id: str, guarding: Collection[DeviceKey],
                     found: connection.Definitions | connection.Unreadable) -> _Guest:
@@ -185,7 +163,9 @@ class DomainUsage:
             texts = domain_xml.in_snapshot(found.current, f'domain {found.uuid}, snapshot')
         except exception.InvalidDocument as error:
             return [read(connection.Unreadable(found.uuid, f'a snapshot: {error.where}: {error.reason}'))]
-        return [read(found._replace(current=text)) for text in texts]
+        return [(uuid, runs, tuple((kind, uuid, None, now, later, surely) for kind, _, _, now, later, surely in named),
+                 tuple(use._replace(defined=False) for use in uses), problem)
+                for uuid, runs, named, uses, problem in (read(found._replace(current=text)) for text in texts)]
 
     def _read_definitions(self, seen: dict[bytes, domain_xml.Domain], found: connection.Definitions, boot_id: str,
                           guarding: Collection[DeviceKey], named: list[_Named], uses: list[Use]) -> None:
@@ -206,7 +186,7 @@ class DomainUsage:
         problem = None
         if inactive is not None:
             try:
-                recorded = guest_xml.recorded(inactive, self._guests.forms, boot_id, document)
+                recorded = guest_xml.recorded(inactive, self._forms, boot_id, document)
             except exception.InvalidDocument as error:
                 inactive, problem = None, error
         for kind in self._kinds.values():

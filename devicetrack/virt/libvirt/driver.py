@@ -31,7 +31,6 @@ from devicetrack.conf import manager as manager_options
 from devicetrack.conf import pci as pci_options
 from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
-from devicetrack.objects import DeviceMap
 from devicetrack.objects import things
 from devicetrack.objects.compact import Compact
 from devicetrack.objects.event import Wiped
@@ -41,10 +40,8 @@ from devicetrack.objects.values import Capacity
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Fault
 from devicetrack.objects.values import GuestConfig
-from devicetrack.objects.values import GuestRecord
 from devicetrack.objects.values import Inventory
 from devicetrack.objects.values import InventoryDevice
-from devicetrack.objects.values import MigrationDefinitions
 from devicetrack.objects.values import MigrationType
 from devicetrack.objects.values import Missing
 from devicetrack.objects.values import Realized
@@ -76,7 +73,7 @@ _PREPARE: Final = 'prepare'
 _NO_KIND, _busy, _no_lock = proving.NO_KIND, proving.busy, proving.no_lock
 
 
-class LibvirtDriver(driver.VirtDriver):
+class LibvirtDriver(guests.Guests):
     """A hypervisor that libvirt manages, on this host.
 
     :param kinds: the classes of the device kinds; by default our own, and those that ``[devicetrack] device_kinds``
@@ -97,8 +94,8 @@ class LibvirtDriver(driver.VirtDriver):
         self._kinds = installed.make(installed.classes(conf) if kinds is None else kinds, conf, self.hypervisor,
                                      state_path, self.boot_id)
         self._unprepared: dict[str, Fault] = {}         # by kind: the error that ended its last preparation
-        self._guests = guests.Guests(self.hypervisor, self._kinds, self.boot_id)
-        self._usage = DomainUsage(self.hypervisor, self._kinds, self._guests, self.boot_id)
+        self.forms = {name: kind.form for name, kind in self._kinds.items() if kind.form is not None}
+        self._usage = DomainUsage(self.hypervisor, self._kinds, self.forms, self.boot_id)
         self._locks = os.path.join(state_path, 'locks')
         manager_options.register(conf)
         self._trusts = conf[manager_options.GROUP].unproven_devices == vocabulary.TRUST
@@ -420,10 +417,10 @@ class LibvirtDriver(driver.VirtDriver):
 
     def guest_config(self, assignments: Sequence[DeviceAssignment], flavor: str | None = None,
                      beside: Sequence[DeviceAssignment] = ()) -> GuestConfig:
-        return GuestConfig(self._elements(assignments),
+        return GuestConfig(self.elements(assignments),
                            metadata.element(assignments, flavor, beside, self.boot_id()))
 
-    def _elements(self, assignments: Sequence[DeviceAssignment]) -> tuple[str, ...]:
+    def elements(self, assignments: Sequence[DeviceAssignment]) -> tuple[str, ...]:
         # For a caller that starts a guest without realizing its devices first: the guest writes to them all the same.
         self._proving.take_back_for_guest(assignments)
         elements: dict[DeviceKey, str] = {}
@@ -435,22 +432,6 @@ class LibvirtDriver(driver.VirtDriver):
             with installed.mistakes(kind, 'guest_elements'):
                 elements.update(zip((one.key for one in ours), kind.guest_elements(ours), strict=True))
         return tuple(elements[assignment.key] for assignment in assignments)
-
-    def guest_records(self, told: Callable[[int, int], None] | None = None,
-                      unread: Callable[[Unknown], object] | None = None) -> Sequence[GuestRecord]:
-        return self._guests.records(told, unread)
-
-    def destroy_guest(self, domain_uuid: str, stop: bool = True) -> None:
-        self._guests.destroy(domain_uuid, stop)
-
-    def rewrite_guest(self, assignments: Sequence[DeviceAssignment], beside: Sequence[DeviceAssignment] = (),
-                      is_untracked: driver.IsUntracked = driver.is_never_untracked) -> bool:
-        return self._guests.rewrite(assignments, beside, self._elements, is_untracked)
-
-    def rewrite_definition(self, definition: str, assignments: Sequence[DeviceAssignment],
-                           beside: Sequence[DeviceAssignment] = (),
-                           is_untracked: driver.IsUntracked = driver.is_never_untracked) -> str:
-        return self._guests.rewrite_definition(definition, assignments, beside, self._elements, is_untracked)
 
     def live_migration_obstacles(self) -> Mapping[str, str]:
         found: dict[str, str] = {}
@@ -483,25 +464,16 @@ class LibvirtDriver(driver.VirtDriver):
         for kind in self._kinds.values():
             try:
                 with installed.mistakes(kind, 'migration_types', tell=False):
-                    found += kind.migration_types() if kind.configured else ()
+                    types = list(kind.migration_types()) if kind.configured else []
+                    if not all(isinstance(one, MigrationType) and one.kind == kind.name for one in types):
+                        raise TypeError('not all of its answers are types of this kind')
+                found += types
             except exception.HypervisorUnreachable:
                 raise
             except exception.DriverError as error:
                 LOG.warning('The live migration types of kind %s are unknown: %s', kind.name, error,
                             exc_info=isinstance(error, exception.DeviceKindFailed))
         return found
-
-    def can_become(self, source: str, destination: str) -> bool:
-        # libvirt refuses another sort of element in the definition of a running guest: "Target host device subsystem
-        # pci does not match source mdev" (virDomainHostdevDefCheckABIStability in its source).
-        forms = [self._kinds[name].form if name in self._kinds else None for name in (source, destination)]
-        return source == destination or (forms[0] is not None and forms[0] is forms[1])
-
-    def devices_in(self, definition: str) -> frozenset[DeviceKey]:
-        return self._guests.devices_in(definition)
-
-    def migration_definitions(self, device_map: DeviceMap, definition: str | None = None) -> MigrationDefinitions:
-        return self._guests.migration_definitions(device_map, definition)
 
     @staticmethod
     def own_lock(assignment: DeviceAssignment, kind: api.DeviceKind) -> contextlib.AbstractContextManager[object]:

@@ -5,8 +5,8 @@ The texts of definitions hold secrets of guests. No message quotes them.
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable
-from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
 import functools
@@ -21,9 +21,8 @@ from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestRecord
 from devicetrack.objects.values import MigrationDefinitions
 from devicetrack.objects.values import Unknown
+from devicetrack.virt import driver
 from devicetrack.virt import metadata
-from devicetrack.virt.driver import is_never_untracked
-from devicetrack.virt.driver import IsUntracked
 from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt import guest_xml
@@ -41,66 +40,43 @@ _UNDEFINE = (
     0,
 )
 
-# A guest that waits for its memory is paused: first while its process starts, then until the source has sent all its
-# memory. At the source the guest is paused for migration only at the moment of the hand-over.
-_ARRIVING = frozenset((libvirt.VIR_DOMAIN_PAUSED_MIGRATION, libvirt.VIR_DOMAIN_PAUSED_STARTING_UP))
-
 _INACTIVE = libvirt.VIR_DOMAIN_XML_INACTIVE | libvirt.VIR_DOMAIN_XML_SECURE
 
 
-class Guests:
-    """The guests of one hypervisor.
+class Guests(driver.VirtDriver):
+    """The part of the driver that works on guests."""
 
-    :param kinds: the device kinds by name
-    :param boot_id: returns the name of this boot
-    """
+    hypervisor: connection.Connection
+    _kinds: Mapping[str, api.DeviceKind]
+    forms: Mapping[str, guest_xml.Form]         # of those kinds that have one
 
-    def __init__(self, hypervisor: connection.Connection, kinds: Mapping[str, api.DeviceKind],
-                 boot_id: Callable[[], str]) -> None:
-        self._hypervisor, self._kinds, self._boot_id = hypervisor, kinds, boot_id
-        self.forms = {name: kind.form for name, kind in kinds.items() if kind.form is not None}
+    @abc.abstractmethod
+    def elements(self, assignments: Sequence[DeviceAssignment]) -> Sequence[str]:
+        """Make the elements of devices, with the addresses of this boot, in the order of the assignments.
 
-    def arriving(self, running: Collection[str]) -> frozenset[str]:
-        """Find those of ``running`` that wait for an incoming migration.
-
-        The caller read ``running`` before, so a guest that began to run since then is not in the answer.
-
-        :raises HypervisorUnreachable: no answer
+        :raises DriverError: as :meth:`.VirtDriver.guest_config`
         """
-        if not running:
-            return frozenset()
-        found = set()
-        for domain in self._hypervisor.paused_domains():
-            try:
-                state, reason = domain.state()
-            except exception.DomainGone:
-                continue
-            except connection.Refused as error:
-                # If that is wrong, the manager only waits a little longer for the guest to run.
-                LOG.warning('Assuming that domain %s waits for a migration; its state is unknown: %s', domain.uuid,
-                            error)
-                found.add(domain.uuid)
-                continue
-            if state == libvirt.VIR_DOMAIN_PAUSED and reason in _ARRIVING:
-                found.add(domain.uuid)
-        return frozenset(found.intersection(running))
 
-    def records(self, told: Callable[[int, int], None] | None = None,
-                unread: Callable[[Unknown], object] | None = None) -> list[GuestRecord]:
-        """As :meth:`devicetrack.virt.driver.VirtDriver.guest_records`."""
+    def guest_records(self, told: Callable[[int, int], None] | None = None,
+                      unread: Callable[[Unknown], object] | None = None) -> Sequence[GuestRecord]:
         read = functools.partial(_record, unread=unread)
-        return [record for record in self._hypervisor.definitions(read, told) if record is not None]
+        return [record for record in self.hypervisor.definitions(read, told) if record is not None]
 
-    def destroy(self, domain_uuid: str, stop: bool = True) -> None:
-        """As :meth:`devicetrack.virt.driver.VirtDriver.destroy_guest`."""
+    def can_become(self, source: str, destination: str) -> bool:
+        # libvirt refuses another sort of element in the definition of a running guest: "Target host device subsystem
+        # pci does not match source mdev" (virDomainHostdevDefCheckABIStability in its source).
+        form = self.forms.get(source)
+        return source == destination or (form is not None and form is self.forms.get(destination))
+
+    def destroy_guest(self, domain_uuid: str, stop: bool = True) -> None:
         try:
             # Somebody may start the guest after the first attempt.
             for _attempt in range(2):
-                domain = self._hypervisor.domain(domain_uuid)
+                domain = self.hypervisor.domain(domain_uuid)
                 if domain is None:
                     return
                 self._remove(domain, stop)
-            if self._hypervisor.domain(domain_uuid) is not None:
+            if self.hypervisor.domain(domain_uuid) is not None:
                 raise exception.GuestNotRemoved(domain_uuid, 'somebody defined or started it again')
         except connection.Refused as error:
             raise exception.GuestNotRemoved(domain_uuid, str(error)) from error
@@ -133,22 +109,21 @@ class Guests:
                 return
         raise refused
 
-    def rewrite(self, assignments: Sequence[DeviceAssignment], beside: Sequence[DeviceAssignment],
-                elements: Callable[[Sequence[DeviceAssignment]], Sequence[str]], is_untracked: IsUntracked) -> bool:
-        """As :meth:`devicetrack.virt.driver.VirtDriver.rewrite_guest`; ``elements`` makes this boot's elements."""
+    def rewrite_guest(self, assignments: Sequence[DeviceAssignment], beside: Sequence[DeviceAssignment] = (),
+                      is_untracked: driver.IsUntracked = driver.is_never_untracked) -> bool:
         uuid = assignments[0].instance_uuid
         try:
-            domain = self._hypervisor.domain(uuid)
+            domain = self.hypervisor.domain(uuid)
             if domain is None or not domain.is_persistent():
                 return False
             text, saved = domain.xml(_INACTIVE), domain.saved()
         except exception.DomainGone:
             return False
-        new = self._rewritten(text, f'domain {uuid}, inactive', assignments, beside, elements, is_untracked)
+        new = self._rewritten(text, f'domain {uuid}, inactive', assignments, beside, is_untracked)
         # A saved guest starts from its saved state, so the saved state is written first. After a crash in between, the
         # definition is still the old one, so the next call does the work again.
         new_saved = None if saved is None else self._rewritten(saved, f'domain {uuid}, saved', assignments, beside,
-                                                               elements, is_untracked, saved=True)
+                                                               is_untracked, saved=True)
         try:
             if new_saved is not None:
                 _check_same(domain, text)
@@ -157,30 +132,27 @@ class Guests:
                 # libvirt would define a guest that somebody undefined meanwhile once more. It has no call that replaces
                 # a definition only if there is one, so look right before the call.
                 _check_same(domain, text)
-                self._hypervisor.define_domain(new, uuid)
+                self.hypervisor.define_domain(new, uuid)
         except exception.DomainGone:
             return False
         return new is not None or new_saved is not None
 
     def rewrite_definition(self, definition: str, assignments: Sequence[DeviceAssignment],
-                           beside: Sequence[DeviceAssignment],
-                           elements: Callable[[Sequence[DeviceAssignment]], Sequence[str]],
-                           is_untracked: IsUntracked) -> str:
-        """As :meth:`devicetrack.virt.driver.VirtDriver.rewrite_definition`; ``elements`` makes this boot's elements."""
+                           beside: Sequence[DeviceAssignment] = (),
+                           is_untracked: driver.IsUntracked = driver.is_never_untracked) -> str:
         document = f'definition for domain {assignments[0].instance_uuid}'
         if domain_xml.parse(definition, document).boot_id is None:
             return definition
-        return self._rewritten(definition, document, assignments, beside, elements, is_untracked) or definition
+        return self._rewritten(definition, document, assignments, beside, is_untracked) or definition
 
     def _rewritten(self, text: str, document: str, assignments: Sequence[DeviceAssignment],
-                   beside: Sequence[DeviceAssignment],
-                   elements: Callable[[Sequence[DeviceAssignment]], Sequence[str]], is_untracked: IsUntracked,
+                   beside: Sequence[DeviceAssignment], is_untracked: driver.IsUntracked,
                    saved: bool = False) -> str | None:
         """Make a definition with the addresses of this boot; None if the definition has them already.
 
         :param saved: as :meth:`_partners`
         """
-        domain, boot_id = domain_xml.parse(text, document), self._boot_id()
+        domain, boot_id = domain_xml.parse(text, document), self.boot_id()
         if domain.boot_id is None:
             if any(form.of_one_boot and form.addresses(domain) for form in guest_xml.FORMS):
                 raise exception.InvalidDocument(document, 'metadata', 'it does not name the boot of its paths')
@@ -191,7 +163,7 @@ class Guests:
         old = domain.record
         if old is None:
             raise exception.InvalidDocument(document, 'metadata', str(domain.record_problem))
-        wanted = dict(zip((one.key for one in assignments), elements(assignments), strict=True))
+        wanted = dict(zip((one.key for one in assignments), self.elements(assignments), strict=True))
         partners = self._partners(domain, boot_id, document, wanted, is_untracked, saved)
         return guest_xml.retarget(text, document, partners, metadata.element(assignments, old.flavor, beside, boot_id))
 
@@ -212,14 +184,12 @@ class Guests:
                     'addresses, and no metadata say which address was that of the device')
 
     def devices_in(self, definition: str) -> frozenset[DeviceKey]:
-        """As :meth:`devicetrack.virt.driver.VirtDriver.devices_in`."""
         domain = domain_xml.parse(definition, 'the definition')
         return frozenset(key for form in guest_xml.FORMS for keys in self._identified(form, domain) for key in keys)
 
     def migration_definitions(self, device_map: DeviceMap, definition: str | None = None) -> MigrationDefinitions:
-        """As :meth:`devicetrack.virt.driver.VirtDriver.migration_definitions`."""
         uuid = device_map.instance_uuid
-        domain = self._hypervisor.domain(uuid)
+        domain = self.hypervisor.domain(uuid)
         if domain is None or not domain.is_active():
             raise exception.DomainGone(uuid)
         # libvirt itself sends the migratable form, which an older libvirt can read too.
@@ -232,7 +202,7 @@ class Guests:
         persistent = None
         if domain.is_persistent():
             persistent = self._moved(domain.xml(flags | libvirt.VIR_DOMAIN_XML_INACTIVE), f'domain {uuid}, inactive',
-                                     wanted, device_map.metadata, self._boot_id())
+                                     wanted, device_map.metadata, self.boot_id())
         return MigrationDefinitions(live, persistent)
 
     def _moved(self, text: str, document: str, wanted: Mapping[DeviceKey, str], record: str,
@@ -241,7 +211,7 @@ class Guests:
         return guest_xml.retarget(text, document, partners, record)
 
     def _partners(self, domain: domain_xml.Domain, boot_id: str | None, document: str,
-                  wanted: Mapping[DeviceKey, str], is_untracked: IsUntracked = is_never_untracked,
+                  wanted: Mapping[DeviceKey, str], is_untracked: driver.IsUntracked = driver.is_never_untracked,
                   saved: bool = False) -> dict[guest_xml.Form, list[str | None]]:
         """Find a partner for each element, by form and in the definition's order; None for an element that stays.
 

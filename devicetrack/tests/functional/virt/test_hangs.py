@@ -94,7 +94,7 @@ class HangingDomainTestCase(base.TestCase):
         while not calls._unanswered:
             pass
         calls.timeout_s = 0.01
-        self.assertRaises(exception.HypervisorUnreachable, self.connection.paused_domains)
+        self.assertRaises(exception.HypervisorUnreachable, self.connection.arriving)
         self.answers.set()
         busy.join()
         self.assertIs(raw, self.connection.raw())

@@ -161,6 +161,8 @@ class MigrationTypesTestCase(base.TestCase):
     scenarios = base.table(
         ('an error', KeyError('x'), "its migration_types fails with KeyError: 'x'"),
         ('nothing', None, 'TypeError'),
+        ('something else', ['lto'], 'not all of its answers are types of this kind'),
+        ('another kind', [MigrationType('vpmem', None, 'lto')], 'not all of its answers are types of this kind'),
         names=('said', 'says'))
 
     def test_a_kind_that_fails_is_left_out_and_logged_with_its_traceback(self) -> None:
