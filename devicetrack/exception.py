@@ -15,13 +15,20 @@ from typing import Any
 from typing import dataclass_transform
 
 
-@dataclass_transform(eq_default=False)
+def several(*, default: Any = dataclasses.MISSING) -> Any:
+    """A fact of an error that has several items. They become a tuple, since their owner may change them later."""
+    return dataclasses.field(default=default, metadata={_CONVERTER: tuple})
+
+
+_CONVERTER = 'converter'
+
+
+@dataclass_transform(eq_default=False, field_specifiers=(several,))
 class DeviceTrackError(Exception):
     """Base of every error that this library raises on purpose.
 
     A subclass is a dataclass of its facts, those of its base first, and formats them in ``template`` or ``__str__``.
-    The facts are attributes and ``args``, so that the error can be pickled and copied. Collections and sequences become
-    tuples, since their owner may change them later.
+    The facts are attributes and ``args``, so that the error can be pickled and copied.
     """
 
     template = ''
@@ -35,8 +42,8 @@ class DeviceTrackError(Exception):
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):     # type: ignore[arg-type]
-            if str(field.type).startswith(('Collection', 'Sequence')):
-                setattr(self, field.name, tuple(getattr(self, field.name)))
+            if _CONVERTER in field.metadata:
+                setattr(self, field.name, field.metadata[_CONVERTER](getattr(self, field.name)))
         self.args = tuple(vars(self).values())
 
     def __str__(self) -> str:
@@ -95,9 +102,9 @@ class UnknownNova(DeviceTrackError):
     major version is unknown. Nothing of Nova was changed: install one of these releases, or port the adapter to this
     one.
     """
-    differences: Sequence[str]
+    differences: Sequence[str] = several()
     release: str = ''
-    known: Sequence[str] = ()
+    known: Sequence[str] = several(default=())
 
     def __str__(self) -> str:
         sentences = [f'devicetrack does not know this Nova ({self.release or "unknown release"})']
@@ -185,7 +192,7 @@ class UnknownHost(DeviceTrackError):
     ``host`` is None when the caller gave no name and the store has no host of this machine.
     """
     host: str | None
-    known: Collection[str]
+    known: Collection[str] = several()
 
     def __str__(self) -> str:
         known = f'it knows {", ".join(self.known) or "none: its manager makes it when it starts"}'
@@ -197,7 +204,7 @@ class UnknownHost(DeviceTrackError):
 
 class AmbiguousHost(DeviceTrackError):
     """The store has several hosts of this machine, and none was named. Nothing was read; name one of ``known``."""
-    known: Collection[str]
+    known: Collection[str] = several()
 
     def __str__(self) -> str:
         return f'this machine is several hosts in the store ({", ".join(self.known)}): name one with --host'
@@ -226,12 +233,6 @@ class GuestsOfSeveralHosts(DeviceTrackError):
         hosts = ', '.join(f'{uuid} ({guests})' for uuid, guests in sorted(self.hosts.items()))
         return (f'the guests on host {self.host} record that they belong to different hosts: {hosts}: find out which '
                 'of these is this host, and move or undefine the other guests')
-
-
-class UnknownOperatorRequest(DeviceTrackError):
-    """The store does not have this operator request, or no longer: it keeps only the newest answers of each host."""
-    request: str
-    template = 'there is no request {request}: see devicetrack-manage request list'
 
 
 class RowStays(DeviceTrackError):
@@ -291,7 +292,7 @@ class NoFit(DeviceTrackError):
     ``shortages`` has one :class:`devicetrack.engine.explanation.Shortage` for each such part, which says why. The text
     names parents and counts other instances, so it is for operators only.
     """
-    shortages: Sequence[Any]
+    shortages: Sequence[Any] = several()
 
     @property
     def for_tenant(self) -> str:
@@ -330,7 +331,7 @@ class UnknownProvider(NoFit):
 class InstanceHasClaim(DeviceTrackError):
     """The instance has devices already, of a claim that did not fail. No more were held; ``held`` names its devices."""
     instance_uuid: str
-    held: Sequence[tuple[str, str | None]]
+    held: Sequence[tuple[str, str | None]] = several()
 
     def __str__(self) -> str:
         held = ', '.join(f'{kind} {identifier or "not named yet"}' for kind, identifier in self.held)
@@ -558,7 +559,7 @@ class ReentrantCall(NothingWritten):
 
 class DeviceTaken(NothingWritten):
     """A device of the transaction has an owner in the store already. Nothing was written; choose again."""
-    devices: Sequence[tuple[str, str]]
+    devices: Sequence[tuple[str, str]] = several()
 
     def __str__(self) -> str:
         return 'owned in the store already: ' + ', '.join(f'{kind} {name}' for kind, name in self.devices)

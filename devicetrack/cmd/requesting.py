@@ -201,7 +201,7 @@ def _leave_again(command: base.Command, store: Store, request: OperatorRequest) 
 def wait_for(command: base.Command, store: Store, uuid: str, seconds: float) -> OperatorRequest:
     """Return the request as soon as it has an answer, or when the time is up, which the command then says.
 
-    :raises UnknownOperatorRequest: the store does not have it
+    :raises UnknownToStore: the store does not have it
     :raises StoreUnavailable: the store does not answer when the time is up; the request stays
     """
     began = time.monotonic()
@@ -234,10 +234,10 @@ def wait_for(command: base.Command, store: Store, uuid: str, seconds: float) -> 
 
 
 def find(store: Store, uuid: str) -> OperatorRequest:
-    """:raises UnknownOperatorRequest: the store does not have it"""
+    """:raises UnknownToStore: the store does not have it"""
     request = next((one for one in store.operator_requests() if one.uuid == uuid), None)
     if request is None:
-        raise exception.UnknownOperatorRequest(uuid)
+        raise exception.UnknownToStore('request', uuid, None, 'see devicetrack-manage request list')
     return request
 
 

@@ -29,16 +29,16 @@ _NAMES: Final = ', '.join(cls.__name__ for cls in _KINDS)
 class InstanceResources(message.Message, Sequence[assignment.DeviceAssignment]):
     """The assignments of one instance on one host, a sequence in the order of the request; empty when it has none.
 
-    1.1 has assignments of 1.1.
+    1.1 has assignments of 1.1, and 1.2 those of 1.2.
     """
 
-    VERSION = '1.1'
+    VERSION = '1.2'
     fields = {
         'instance_uuid': ovo_fields.UUIDField(),
         'host_uuid': ovo_fields.UUIDField(),
         'assignments': ovo_fields.ListOfObjectsField(base.name_of('DeviceAssignment')),
     }
-    obj_relationships = {'assignments': [('1.0', '1.0'), ('1.1', '1.1')]}
+    obj_relationships = {'assignments': [('1.0', '1.0'), ('1.1', '1.1'), ('1.2', '1.2')]}
 
     @classmethod
     def from_records(cls, instance_uuid: str, host_uuid: str,

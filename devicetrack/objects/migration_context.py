@@ -46,10 +46,10 @@ class MigrationContext(base.DeviceTrackObject):
     ``PCIDeviceList`` and ``InstancePCIRequests`` of ours, made from the assignments of the kind ``pci`` at that end, or
     None if there is none.
 
-    1.1 has resources of 1.1. 1.2 added the PCI devices and requests.
+    1.1 has resources of 1.1. 1.2 added the PCI devices and requests. 1.3 has resources of 1.2.
     """
 
-    VERSION = '1.2'
+    VERSION = '1.3'
     fields = {
         'instance_uuid': ovo_fields.UUIDField(),
         'migration_uuid': ovo_fields.UUIDField(),
@@ -60,7 +60,7 @@ class MigrationContext(base.DeviceTrackObject):
         **{name: fields.ForeignObjectField(nullable=True, default=None) for name in _OF_PCI},
     }
     ADDED = {'1.2': _OF_PCI}
-    obj_relationships = {name: [('1.0', '1.0'), ('1.1', '1.1'), ('1.2', '1.1')]
+    obj_relationships = {name: [('1.0', '1.0'), ('1.1', '1.1'), ('1.2', '1.1'), ('1.3', '1.2')]
                          for name in ('old_resources', 'new_resources')}
 
     @classmethod

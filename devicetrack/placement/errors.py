@@ -12,6 +12,7 @@ from typing import ClassVar
 from typing import Final
 
 from devicetrack.exception import DeviceTrackError
+from devicetrack.exception import several
 from devicetrack.placement.values import Result
 
 
@@ -64,7 +65,7 @@ class GenerationConflict(PlacementError):
 
 class ConsumerConflict(GenerationConflict):
     """Somebody else changed a consumer's allocations. Nothing was changed; ``consumers`` names those that changed."""
-    consumers: Collection[str]
+    consumers: Collection[str] = several()
 
     def __str__(self) -> str:
         return f'{self.request}: somebody else changed the allocations of {", ".join(self.consumers)}'
@@ -72,7 +73,7 @@ class ConsumerConflict(GenerationConflict):
 
 class ProviderConflict(GenerationConflict):
     """Somebody else changed a provider. Nothing was changed; ``providers`` names the possible providers."""
-    providers: Collection[str]
+    providers: Collection[str] = several()
 
     def __str__(self) -> str:
         return f'{self.request}: somebody else changed a provider, one of {", ".join(self.providers)}'
@@ -127,7 +128,7 @@ class InventoryInUse(PlacementError):
 class StillFlat(PlacementError):
     """Consumers hold devices of the node itself that must be counted below it. Nothing was changed; heal the node."""
     node: str
-    consumers: Sequence[str]
+    consumers: Sequence[str] = several()
 
     def __str__(self) -> str:
         some = ', '.join(self.consumers[:3]) + (', …' if self.consumers[3:] else '')

@@ -79,7 +79,7 @@ def _stand_in(types: frozenset[type], value: Any) -> Any:
     return None if type(None) in types else 0
 
 
-def records(rows: Iterable[tuple[Any, ...]]) -> Sequence[Record]:
+def records(rows: Iterable[tuple[Any, ...]]) -> Compact[Record]:
     """Rows of ``assignments``, all columns in their order, as records. A host has thousands."""
     # SQLite and MariaDB have numbers for truth values.
     return Compact(Record, [(*row[:-1], bool(row[-1])) for row in sound(models.assignments, list(rows))])

@@ -223,7 +223,7 @@ class SQLStore(database.Database, api.Store):
                                   queries.of_devices(host_uuid, of_kinds)))
 
     def _records(self, statement: sa.Select[Any], given: Mapping[str, Any]) -> Sequence[Record]:
-        rows = convert.sound(models.assignments, list(self.rows(statement, given, _plain)))
+        rows = convert.records(self.rows(statement, given, _plain)).plain()
         # Sorted here: the database would sort whole rows, and each database has its own order.
         for field in _IN_ORDER:
             rows.sort(key=field)

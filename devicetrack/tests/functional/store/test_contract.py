@@ -267,6 +267,12 @@ class TestWrite(StoreTestCase):
         self.assertEqual(['2.0.0'], [
             row.seen for row in self.store.records_of_devices(records.HOST_UUID, [row.key])])
 
+    def test_whether_a_device_was_realized_is_a_truth_value_on_every_database(self) -> None:
+        rows = [record('ns0'), record('ns1', was_realized=True)]
+        self.store.write(insert(*rows))
+        self.assertEqual({'ns0': 'False', 'ns1': 'True'}, {
+            row.identifier: repr(row.was_realized) for row in self.store.records()})
+
     def test_a_taken_device_is_named_and_nothing_is_written(self) -> None:
         owned = record('ns1')
         self.store.write(insert(owned))

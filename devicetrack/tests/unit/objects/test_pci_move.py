@@ -130,7 +130,7 @@ class VersionsTestCase(base.TestCase):
         self.assertEqual(context.old_resources, context.instead(samples.pci_resources()).old_resources)
 
     def test_the_newest_peer_gets_everything(self):
-        primitive = samples.migration_context().obj_to_primitive(target_version='1.2')
+        primitive = samples.migration_context().obj_to_primitive(target_version='1.3')
         self.assertEqual(samples.migration_context().obj_to_primitive(), primitive)
         self.assertLess(set(PCI_FIELDS), set(primitive['versioned_object.data']))
 
