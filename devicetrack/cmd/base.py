@@ -376,48 +376,44 @@ def count(number: int, noun: str) -> str:
 
 
 def cells(values: Sequence[Any], formatter: str) -> list[Any]:
-    """Return values as a formatter takes them: plain data for those that keep structure, text for the others."""
-    plain = [_plain(value, formatter) for value in values]
-    if formatter in STRUCTURED:
-        return plain                    # these formatters escape by themselves
-    return [_harmless(value, formatter) for value in plain]
+    """Return values as a formatter takes them: plain data for those that keep structure, text for the others.
+
+    Untrusted words are escaped in text: for terminals, and for a shell that evaluates the output.
+    """
+    return [_cell(value, formatter) for value in values]
 
 
-def _harmless(value: Any, formatter: str) -> Any:
-    """Return a value's text with untrusted words escaped: for terminals, and for a shell that evaluates the output."""
-    if formatter == 'table' and isinstance(value, (list, dict)):
-        # Put the items on separate lines, so that names stay whole in a narrow table.
-        parts = value if isinstance(value, list) else [f'{key}={_text(item)}' for key, item in value.items()]
-        return '\n'.join(log.printable(str(_text(part))) for part in parts)
-    value = _text(value)
-    if not isinstance(value, str):
-        return value
-    # cliff puts the value between double quotes and escapes these, and nothing else.
-    return re.sub(r'[\\$`]', r'\\\g<0>', log.printable(value)) if formatter == 'shell' else log.printable(value)
-
-
-def _plain(value: Any, formatter: str) -> Any:
+def _cell(value: Any, formatter: str, within: bool = False) -> Any:
+    """:param within: whether the value is an item of another one"""
+    is_data = formatter in STRUCTURED           # these formatters escape by themselves
+    if isinstance(value, Shown):
+        return _cell(value.data if is_data else value.text, formatter, within)
     if isinstance(value, Moment):
         return moments.local(value.seconds) if formatter == 'table' else moments.utc(value.seconds)
-    if isinstance(value, Shown):
-        return _plain(value.data, formatter) if formatter in STRUCTURED else value.text
     if isinstance(value, Mapping):
-        return {key: _plain(item, formatter) for key, item in value.items()}
+        items = {key: _cell(item, formatter, within=True) for key, item in value.items()}
+        return items if is_data else _joined([f'{_leaf(key, formatter)}={item}' for key, item in items.items()],
+                                             formatter, within)
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [_plain(item, formatter) for item in value]
-    return value
+        parts = [_cell(item, formatter, within=True) for item in value]
+        return parts if is_data else _joined(parts, formatter, within)
+    return value if is_data else _leaf(value, formatter)
 
 
-def _text(value: Any) -> Any:
+def _joined(parts: Sequence[Any], formatter: str, within: bool) -> str:
+    # A table has the items on separate lines, so that names stay whole in a narrow one.
+    return ('\n' if formatter == 'table' and not within else ', ').join(map(str, parts))
+
+
+def _leaf(value: Any, formatter: str) -> Any:
     if value is None:
         return ''
     if isinstance(value, bool):
         return 'yes' if value else 'no'
-    if isinstance(value, dict):
-        return ', '.join(f'{key}={_text(item)}' for key, item in value.items())
-    if isinstance(value, list):
-        return ', '.join(str(_text(item)) for item in value)
-    return value
+    if not isinstance(value, str):
+        return value
+    # cliff puts the value between double quotes and escapes these, and nothing else.
+    return re.sub(r'[\\$`]', r'\\\g<0>', log.printable(value)) if formatter == 'shell' else log.printable(value)
 
 
 def details_fields(text: str) -> dict[str, Any] | None:

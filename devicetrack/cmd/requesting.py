@@ -38,9 +38,8 @@ _UNCHANGED: Final = {UNCORDONED: NOT_CORDONED, RETIRED: RETIRED_ALREADY}
 # Managers audit about once a minute. One that has not answered after ten minutes is stuck, or busy with a long audit.
 TIMEOUT_S: Final = 600.0
 
-# Seconds between two turns of the line on a terminal, and turns between two looks for the answer in the store.
+# Seconds between two looks for the answer in the store.
 _PAUSE_S: Final = 0.5
-_TURNS: Final = 4
 
 _STAYS: Final = 'request {} stays: the manager carries it out at its next audit'
 _CODES: Final = {operator_requests.DONE: base.OK, operator_requests.PARTLY: base.ATTENTION}
@@ -205,32 +204,32 @@ def wait_for(command: base.Command, store: Store, uuid: str, seconds: float) -> 
     :raises StoreUnavailable: the store does not answer when the time is up; the request stays
     """
     began = time.monotonic()
-    with progress.Progress(command) as shown:
-        try:
-            while True:
-                left = began + seconds - time.monotonic()
-                try:
-                    request = find(store, uuid)
-                except exception.StoreUnavailable:
-                    if left <= 0:
-                        shown.clear()
-                        command.say(_STAYS.format(uuid))
-                        raise
-                else:
-                    if request.answer is not None or left <= 0:
-                        break
-                for _ in range(_TURNS):
-                    waited = progress.elapsed(time.monotonic() - began)
-                    shown.show(f'request {uuid} waits for an audit of the manager, {waited} so far')
-                    time.sleep(min(_PAUSE_S / _TURNS, left))
-        except KeyboardInterrupt:
-            shown.clear()
-            command.say(_STAYS.format(uuid))
-            raise
+    try:
+        with progress.watching(command, lambda: f'request {uuid} waits for an audit of the manager, '
+                                                f'{progress.elapsed(time.monotonic() - began)} so far'):
+            request = _answered(store, uuid, began + seconds)
+    except (exception.StoreUnavailable, KeyboardInterrupt):
+        command.say(_STAYS.format(uuid))
+        raise
     if request.answer is None:
         command.say(f'no answer after {progress.duration(seconds)}; the request stays: check that the service of the '
                     f'host makes audits, and wait with devicetrack-manage request show --wait {uuid}')
     return request
+
+
+def _answered(store: Store, uuid: str, until: float) -> OperatorRequest:
+    """Look for the answer to a request until there is one, or the time has come."""
+    while True:
+        left = until - time.monotonic()
+        try:
+            request = find(store, uuid)
+        except exception.StoreUnavailable:
+            if left <= 0:
+                raise
+        else:
+            if request.answer is not None or left <= 0:
+                return request
+        time.sleep(min(_PAUSE_S, max(left, 0.0)))
 
 
 def find(store: Store, uuid: str) -> OperatorRequest:
