@@ -25,7 +25,6 @@ from devicetrack.cmd import request
 from devicetrack.cmd import requesting
 from devicetrack.engine import findings
 from devicetrack.engine.findings import Finding
-from devicetrack.objects.values import Record
 from devicetrack.store.api import Host
 from devicetrack.store.api import OperatorRequest
 
@@ -226,7 +225,7 @@ class Audit(Repairing):
 
     def _planned(self, host: Host, plan: repairs.Plan) -> Iterator[Mapping[str, Any]]:
         for one in plan.repairs:
-            before, after = _facts(one.before), _facts(one.after)
+            before, after = (None if row is None else records.plain(row) for row in (one.before, one.after))
             yield {'host': host.name, 'verb': one.verb, **records.of_device(*one.device),
                    'instance_uuid': one.instance_uuid, 'change': _change(before, after), 'before': before,
                    'after': after, 'reason': one.reason}
@@ -254,13 +253,6 @@ class Audit(Repairing):
 
     def _count_left(self, found: Iterable[Finding]) -> None:
         self.say_left(sum(finding.severity != vocabulary.NOTE for finding in found), 'audit')
-
-
-def _facts(record: Record | None) -> dict[str, Any] | None:
-    """Return a row as plain data."""
-    if record is None:
-        return None
-    return {**record._asdict(), 'details': base.details_fields(record.details)}
 
 
 def _change(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> str:

@@ -22,13 +22,19 @@ FIELDS: Final = ('device', 'kind', 'identifier', 'host', 'instance_uuid', 'role'
                  'host_uuid', 'seen', 'was_realized', 'details')
 
 
+def plain(record: Record) -> dict[str, Any]:
+    """Return a row as plain data."""
+    return {**record._asdict(), 'details': base.details_fields(record.details),
+            'was_realized': bool(record.was_realized)}          # SQLite answers with a number
+
+
 def fields(record: Record, hosts: Mapping[str, str]) -> dict[str, Any]:
     """Return the fields of an assignment.
 
     :param hosts: names of hosts by their UUIDs
     """
-    values = {**record._asdict(), **of_device(*record.key), 'host': hosts.get(record.host_uuid),
-              'created_at': base.Moment(record.created_at), 'details': base.details_fields(record.details)}
+    values = {**plain(record), **of_device(*record.key), 'host': hosts.get(record.host_uuid),
+              'created_at': base.Moment(record.created_at)}
     return {field: values[field] for field in FIELDS}
 
 
