@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 
-class Properties:
+class ImageProperties:
     """The properties of an instance's image: ``instance.image_meta.properties``, a mapping or an object with fields.
 
     They are read only when needed, since a service may fetch them from its database.

@@ -28,7 +28,7 @@ from devicetrack.claims import requests
 from devicetrack.claims.arguments import check_name
 from devicetrack.claims.arguments import check_uuid
 from devicetrack.claims.repairs import Accepted
-from devicetrack.claims.repairs import Move
+from devicetrack.claims.repairs import OwnerChange
 from devicetrack.claims.repairs import RepairOutcome
 from devicetrack.claims.repairs import Repairs
 from devicetrack.claims.unproven import Unproven
@@ -383,9 +383,9 @@ def _arguments(request: OperatorRequest) -> Mapping[str, Any]:
     return arguments
 
 
-def _moves(given: Any) -> Collection[Move]:
+def _moves(given: Any) -> Collection[OwnerChange]:
     try:
-        return {Move(DeviceKey(*device), owner, new_owner) for device, owner, new_owner in given}
+        return {OwnerChange(DeviceKey(*device), owner, new_owner) for device, owner, new_owner in given}
     except (TypeError, ValueError) as error:
         raise exception.BadRequest('moves', given, 'must be a list of devices with their owners') from error
 

@@ -57,7 +57,7 @@ from devicetrack.virt.driver import VirtDriver
 LOG = log.logger(__name__)
 
 
-class Move(NamedTuple):
+class OwnerChange(NamedTuple):
     """A row that goes from its owner to the instance whose guest records the device as its own."""
 
     device: DeviceKey
@@ -65,7 +65,7 @@ class Move(NamedTuple):
     new_owner: str
 
     @classmethod
-    def of(cls, repair: Repair) -> Move | None:
+    def of(cls, repair: Repair) -> OwnerChange | None:
         """The move that a repair makes, or None if every row keeps its owner."""
         before, after = repair.before, repair.after
         if before is None or after is None or before.instance_uuid == after.instance_uuid \
@@ -86,10 +86,10 @@ class Accepted(NamedTuple):
     """
 
     rows: bool = False
-    may_move: Callable[[Move], bool] = lambda _move: False
+    may_move: Callable[[OwnerChange], bool] = lambda _move: False
 
     def allows(self, repair: Repair) -> bool:
-        move = Move.of(repair)
+        move = OwnerChange.of(repair)
         return self.rows and (move is None or self.may_move(move))
 
 
@@ -113,9 +113,9 @@ class Plan(NamedTuple):
         return sum(one.verb in _ACCEPTED for one in self.waiting) - len(self.moves)
 
     @property
-    def moves(self) -> list[Move]:
+    def moves(self) -> list[OwnerChange]:
         """The rows that move to another instance only if an operator accepts each move."""
-        return [move for one in self.waiting if (move := Move.of(one)) is not None]
+        return [move for one in self.waiting if (move := OwnerChange.of(one)) is not None]
 
 
 class RepairOutcome(NamedTuple):

@@ -16,7 +16,7 @@ from devicetrack import exception
 from devicetrack import log
 from devicetrack.claims import locks
 from devicetrack.claims.boot import Boot
-from devicetrack.claims.image import Properties
+from devicetrack.claims.image import ImageProperties
 from devicetrack.claims.known_rows import KnownRows
 from devicetrack.claims.locked_ledger import LockedLedger
 from devicetrack.claims.providers import KnownProviders
@@ -80,7 +80,7 @@ class Providers(NamedTuple):
             return demands.from_request(allocations, self.uuids)
         demand = demands.from_allocations(
             allocations, self.uuids, self.classes, getattr(flavor, 'extra_specs', None), self.below,
-            self.complete and not self.missing, self.aliases, Properties(instance), self.may_count)
+            self.complete and not self.missing, self.aliases, ImageProperties(instance), self.may_count)
         if demand.skipped:
             LOG.debug('A claim skips the allocations at providers of other hosts: %s',
                       ', '.join(demand.skipped))
@@ -174,11 +174,11 @@ class HostViews:
         if text is None:
             return providers.demand(allocations, flavor, instance)
         demand = known[1].get(text)
-        if demand is not None and not (demand.items and specs.has_policy(Properties(instance))):
+        if demand is not None and not (demand.items and specs.has_policy(ImageProperties(instance))):
             return demand
         demand = providers.demand(allocations, flavor, instance)
         # Parts for other hosts are logged each time.
-        if not (demand.skipped or (demand.items and specs.has_policy(Properties(instance)))):
+        if not (demand.skipped or (demand.items and specs.has_policy(ImageProperties(instance)))):
             if len(known[1]) >= _READ_DEMANDS:
                 known[1].clear()
             known[1][text] = demand

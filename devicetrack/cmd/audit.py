@@ -206,7 +206,7 @@ class Audit(Repairing):
                     plan = repairs.Plan((), ())
                 operator_request = operator_requests.make(
                     observer.host.uuid, operator_requests.REPAIR, accept=parsed_args.accept,
-                    moves=[move for one in plan.repairs if (move := repairs.Move.of(one)) is not None])
+                    moves=[move for one in plan.repairs if (move := repairs.OwnerChange.of(one)) is not None])
                 self._then = functools.partial(self._leave, observer, operator_request, parsed_args)
             else:
                 plan = running.repairs.plan(accepted)

@@ -118,7 +118,7 @@ def _change(found: dict[Key, Value], changes: Mapping[Key, Value | None]) -> Non
             found[key] = value
 
 
-class Line(Generic[Entry]):
+class FrozenLine(Generic[Entry]):
     """Tuples in their order, in parts of some hundred."""
 
     __slots__ = ('_parts', '_length')
@@ -139,10 +139,10 @@ class Line(Generic[Entry]):
         """:raises IndexError: the line is empty"""
         return self._parts[0][0]
 
-    def changed(self, into: Collection[Entry], out: Collection[Entry]) -> Line[Entry]:
+    def changed(self, into: Collection[Entry], out: Collection[Entry]) -> FrozenLine[Entry]:
         """Return the line with some entries, and without others that are in it."""
         if len(into) + len(out) > len(self._parts) + 2:
-            return Line({*self}.difference(out).union(into))
+            return FrozenLine({*self}.difference(out).union(into))
         line = self
         for entry in out:
             line = line._without(entry)
@@ -150,14 +150,14 @@ class Line(Generic[Entry]):
             line = line._with(entry)
         return line
 
-    def _with(self, entry: Entry) -> Line[Entry]:
+    def _with(self, entry: Entry) -> FrozenLine[Entry]:
         place = max(0, self._part_of(entry))
         part = list(self._parts[place]) if self._parts else []
         bisect.insort(part, entry)
         parts = (tuple(part),) if len(part) <= 2 * _PART else (tuple(part[:_PART]), tuple(part[_PART:]))
         return self._replaced(place, parts, 1)
 
-    def _without(self, entry: Entry) -> Line[Entry]:
+    def _without(self, entry: Entry) -> FrozenLine[Entry]:
         place = self._part_of(entry)
         part = self._parts[place]
         index = bisect.bisect_left(part, entry)
@@ -167,11 +167,11 @@ class Line(Generic[Entry]):
     def _part_of(self, entry: Entry) -> int:
         return bisect.bisect_right(self._parts, entry, key=operator.itemgetter(0)) - 1
 
-    def _replaced(self, place: int, parts: tuple[tuple[Entry, ...], ...], more: int) -> Line[Entry]:
-        line: Line[Entry] = Line.__new__(Line)
+    def _replaced(self, place: int, parts: tuple[tuple[Entry, ...], ...], more: int) -> FrozenLine[Entry]:
+        line: FrozenLine[Entry] = FrozenLine.__new__(FrozenLine)
         line._parts = self._parts[:place] + parts + self._parts[place + 1:]
         line._length = self._length + more
         return line
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Line, (tuple(self),)
+        return FrozenLine, (tuple(self),)

@@ -56,7 +56,7 @@ class Rebuilt(NamedTuple):
     reason: str
 
 
-class _Claim(NamedTuple):
+class _Recording(NamedTuple):
     """A guest records a device. ``named`` says that its definition really names it."""
 
     guest: GuestRecord
@@ -82,11 +82,11 @@ def rebuild(host_uuid: str, guests: Sequence[GuestRecord], usage: Usage, invento
     :returns: each device once, in the order of :data:`OUTCOMES`
     """
     users = domains_by_device(usage)
-    claims: dict[DeviceKey, list[_Claim]] = {}
+    claims: dict[DeviceKey, list[_Recording]] = {}
     for guest in guests:
         for device in guest.devices:
             named = not device.beside and guest.instance_uuid in users.get(device.key, ())
-            claims.setdefault(device.key, []).append(_Claim(guest, device, named))
+            claims.setdefault(device.key, []).append(_Recording(guest, device, named))
     there = {record.key: record for record in rows}
     known = {record.instance_uuid for record in rows}
     found = [_rebuilt(host_uuid, key, claimed, users.get(key, set()), usage, there, known)
@@ -120,7 +120,7 @@ def wiped(device: InventoryDevice, host_uuid: str, owner: str, provider_uuid: st
     return Rebuilt(WIPE, device.key, None, row, 'no guest records it: it is wiped when the manager starts')
 
 
-def _rebuilt(host_uuid: str, key: DeviceKey, claims: Sequence[_Claim], users: Collection[str], usage: Usage,
+def _rebuilt(host_uuid: str, key: DeviceKey, claims: Sequence[_Recording], users: Collection[str], usage: Usage,
              there: Mapping[DeviceKey, Record], known: Collection[str]) -> Rebuilt:
     """Decide what becomes of a device that guests record."""
     named = [claim for claim in claims if claim.named]
@@ -162,7 +162,7 @@ def _beside_row(key: DeviceKey, there: Record, row: Record) -> Rebuilt:
     return Rebuilt(PRESENT, key, there.instance_uuid, there, 'it has its row')
 
 
-def _row(host_uuid: str, claim: _Claim, usage: Usage) -> Record:
+def _row(host_uuid: str, claim: _Recording, usage: Usage) -> Record:
     device, uuid = claim.device, claim.guest.instance_uuid
     role = device.role
     runs = usage.runs_here(uuid)

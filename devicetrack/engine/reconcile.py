@@ -54,14 +54,14 @@ def compare(views: Views, failures: Failures = NO_FAILURES, retired: Set[DeviceK
     :param not_realized: the devices that could not be made ready for a guest, and the parents that could make none
     :returns: findings, worst first; each difference once
     """
-    seen = _Comparison(views, failures, retired)
+    seen = _Reconciliation(views, failures, retired)
     found = [*seen.lost(), *seen.damaged(), *seen.unknown(), *seen.missing_guests(), *seen.used(),
              *seen.recorded(), *seen.unsettled(), *seen.stock(), *seen.exclusions(), *seen.faults(),
              *seen.not_realized(not_realized)]
     return sorted(found, key=lambda one: (vocabulary.SEVERITIES.index(one.severity), one.kind, one.device))
 
 
-class _Comparison:
+class _Reconciliation:
     """Compares the views of one host in one pass. ``named`` are the devices that any domain names."""
 
     def __init__(self, views: Views, failures: Failures, retired: Set[DeviceKey]) -> None:
@@ -268,7 +268,7 @@ class _Comparison:
         except KeyError:
             return False                        # the host does not have one of them
 
-    def _different(self, key: Key, record: Record, compared: identity.Comparison | None) -> list[Finding]:
+    def _different(self, key: Key, record: Record, compared: identity.DetailsComparison | None) -> list[Finding]:
         """The findings about one device whose details differ between its row and the host."""
         if compared is None:
             return [self._finding(findings.DETAILS_DIFFER, vocabulary.NOTE, key,
@@ -527,7 +527,7 @@ def replaced(views: Views) -> dict[DeviceKey, str]:
     return found
 
 
-def _another(compared: identity.Comparison) -> str:
+def _another(compared: identity.DetailsComparison) -> str:
     return f'another device has its name: {_as_text(compared.itself)}'
 
 

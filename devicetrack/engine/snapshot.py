@@ -26,8 +26,8 @@ from devicetrack.engine.exclusion import BEING_WIPED
 from devicetrack.engine.exclusion import EXCLUDED
 from devicetrack.engine.exclusion import TAKEN_BY_OTHERS
 from devicetrack.engine.exclusion import Token
+from devicetrack.engine.frozen import FrozenLine
 from devicetrack.engine.frozen import FrozenMap
-from devicetrack.engine.frozen import Line
 from devicetrack.engine.selection import FREE
 from devicetrack.engine.selection import HELD
 from devicetrack.engine.selection import Place
@@ -118,7 +118,7 @@ class Device(NamedTuple):
 
 
 Free = tuple[int, DeviceKey]
-_EMPTY: Final[Line[Free]] = Line()
+_EMPTY: Final[FrozenLine[Free]] = FrozenLine()
 _NOBODY: Final[frozenset[Free]] = frozenset()
 
 
@@ -136,7 +136,7 @@ class Pool(NamedTuple):
     is_creatable: bool = False
     available: int = 0
     taken_by: str = ''
-    lines: Mapping[Exclusions, Line[Free]] = {}
+    lines: Mapping[Exclusions, FrozenLine[Free]] = {}
     shut: frozenset[Exclusions] = frozenset()
     total: int = 0
     free: int = 0

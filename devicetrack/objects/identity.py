@@ -23,7 +23,7 @@ _ADOPTED_TEXT: Final = f'"origin":"{vocabulary.ADOPTED}"'
 Fields = Mapping[str, tuple[Any, Any]]
 
 
-class Comparison(NamedTuple):
+class DetailsComparison(NamedTuple):
     """The differences between the details of a row and those of the host, by field: recorded and found.
 
     ``itself`` has the fields of the identity, ``others`` the rest. ``unread`` are fields of the identity that one side
@@ -49,7 +49,7 @@ class Comparison(NamedTuple):
         return self.is_same and not self.learned and not self.untold
 
 
-def compare(recorded: str, found: str) -> Comparison | None:
+def compare(recorded: str, found: str) -> DetailsComparison | None:
     """Compare two texts of details, without the fields that only the row knows.
 
     :returns: None when one of them cannot be read
@@ -59,7 +59,7 @@ def compare(recorded: str, found: str) -> Comparison | None:
     except (exception.MalformedObject, exception.UnknownObject):
         return None
     if type(one) is not type(other):
-        return Comparison({'type': (one.obj_name(), other.obj_name())}, (), {})
+        return DetailsComparison({'type': (one.obj_name(), other.obj_name())}, (), {})
     ours, theirs = (each.obj_to_primitive()['versioned_object.data'] for each in (one, other))
     differ = [name for name in sorted(one.fields) if name not in one.OF_THE_ROW and ours.get(name) != theirs.get(name)]
     unread = tuple(sorted(name for name in one.IDENTITY or () if ours.get(name) is None or theirs.get(name) is None
@@ -70,7 +70,7 @@ def compare(recorded: str, found: str) -> Comparison | None:
     learned = tuple(name for name in different if name in one.unknown_identity)
     itself = {name for name, values in different.items() if name in one.identity_fields()
               and name not in learned and not one.means_same(name, *values)}
-    return Comparison({name: values for name, values in different.items() if name in itself}, unread,
+    return DetailsComparison({name: values for name, values in different.items() if name in itself}, unread,
                       {name: values for name, values in different.items() if name not in itself}, learned, untold)
 
 

@@ -28,7 +28,7 @@ _UNFIT: Final = (ValueError, OverflowError, db_exc.DBInvalidUnicodeParameter)
 ATTEMPTS: Final = 10
 
 
-class Cause(enum.Enum):
+class FaultCause(enum.Enum):
     """The meaning of a driver's error for a store."""
 
     DUPLICATE = 'a row with this key exists'
@@ -49,7 +49,7 @@ class Cause(enum.Enum):
     OTHER = 'the database refused the statement'
 
 
-class Patience(NamedTuple):
+class Timeouts(NamedTuple):
     """How long a transaction waits for the lock of another, and how long a statement may take with that, in seconds.
 
     The server ends a statement that takes longer. If the server has not ended it a little later, the server is lost.
@@ -67,24 +67,24 @@ class Patience(NamedTuple):
 _GRACE_S: Final = 5
 
 
-class Fault(NamedTuple):
+class StoreFault(NamedTuple):
     """An error with its cause. ``reason`` is a sentence of ours: it quotes no value, no user name and no password."""
 
-    cause: Cause
+    cause: FaultCause
     reason: str
     error: BaseException | None = None
 
 
-class Failed(Exception):
+class TransactionFailed(Exception):
     """A transaction has a fault. Nothing was written, unless the fault is that the outcome is in doubt."""
 
-    def __init__(self, fault: Fault) -> None:
+    def __init__(self, fault: StoreFault) -> None:
         super().__init__(fault)
         self.fault = fault
 
     @classmethod
-    def by(cls, cause: Cause) -> Failed:
-        return cls(Fault(cause, cause.value))
+    def by(cls, cause: FaultCause) -> TransactionFailed:
+        return cls(StoreFault(cause, cause.value))
 
 
 Row = TypeVar('Row')
@@ -103,7 +103,7 @@ class Backend(abc.ABC):
     :param patience: how long its server may take
     """
 
-    def __init__(self, engine: sa.Engine, patience: Patience) -> None:
+    def __init__(self, engine: sa.Engine, patience: Timeouts) -> None:
         self.patience = patience
         self._account = Account(engine.url)
         self.Error: type[Exception] = engine.dialect.loaded_dbapi.Error
@@ -124,7 +124,7 @@ class Backend(abc.ABC):
     # -- errors --------------------------------------------------------------------------------------------------------
 
     @abc.abstractmethod
-    def cause_of(self, error: BaseException) -> Cause:
+    def cause_of(self, error: BaseException) -> FaultCause:
         """The meaning of an error of the driver, by its code: the message is in the language of the server."""
 
     @abc.abstractmethod
@@ -140,20 +140,20 @@ class Backend(abc.ABC):
     def undone_in_commit(self, error: BaseException) -> bool:
         """Whether an error of COMMIT proves that the database has undone the transaction."""
 
-    def fault(self, error: BaseException) -> Fault:
+    def fault(self, error: BaseException) -> StoreFault:
         """The meaning of an error of the driver, of SQLAlchemy or of oslo.db."""
         self._account.hide(error)
         origin = origin_of(error)
         # An error that is not the driver's comes from the operating system (a socket, a file), from Python's own
         # conversion of a value, or is a mistake of ours.
         cause = (self.cause_of(origin) if isinstance(origin, self.Error)
-                 else Cause.CONFLICT if isinstance(origin, db_exc.DBDeadlock)
-                 else Cause.NONE_FREE if isinstance(origin, sa_exc.TimeoutError)
-                 else Cause.GONE if isinstance(origin, OSError)
-                 else Cause.UNFIT if isinstance(origin, _UNFIT) else Cause.OTHER)
+                 else FaultCause.CONFLICT if isinstance(origin, db_exc.DBDeadlock)
+                 else FaultCause.NONE_FREE if isinstance(origin, sa_exc.TimeoutError)
+                 else FaultCause.GONE if isinstance(origin, OSError)
+                 else FaultCause.UNFIT if isinstance(origin, _UNFIT) else FaultCause.OTHER)
         code = self.code_of(origin) if isinstance(origin, self.Error) else ''
         detail = ' '.join(part for part in (type(origin).__name__, code) if part)
-        return Fault(cause, f'{cause.value} ({detail})', error)
+        return StoreFault(cause, f'{cause.value} ({detail})', error)
 
 
 class Account:

@@ -16,8 +16,8 @@ from devicetrack.store import api
 from devicetrack.store import history
 from devicetrack.store.sql import models
 from devicetrack.store.sql import queries
-from devicetrack.store.sql.backend import Cause
-from devicetrack.store.sql.backend import Failed
+from devicetrack.store.sql.backend import FaultCause
+from devicetrack.store.sql.backend import TransactionFailed
 
 # Changes, and the epoch of their writer if it has one.
 Member = tuple[api.Changes, api.Fence | None]
@@ -32,7 +32,7 @@ def carry_out(connection: sa.Connection, members: Sequence[Member]) -> None:
     Deletes come first, so that a device that one member gives can be taken by another. Every transaction locks its rows
     in the order of their keys, so two transactions that meet seldom deadlock.
 
-    :raises Failed: a host has a later epoch than a writer, or a row moved on
+    :raises TransactionFailed: a host has a later epoch than a writer, or a row moved on
     :raises DBDuplicateEntry: an inserted device has a row
     """
     if len(members) == 1:
@@ -71,7 +71,7 @@ def _claim(connection: sa.Connection, changes: api.Changes, fence: api.Fence) ->
         inserted = connection.execute(queries.ADD_RECORD_AT_EPOCH, {**row, **epoch}).rowcount
         connection.execute(queries.ADD_EVENTS, told)
     if inserted != 1:
-        raise Failed.by(Cause.TAKEN_OVER)
+        raise TransactionFailed.by(FaultCause.TAKEN_OVER)
 
 
 def _in_order(records: Iterable[Record]) -> list[Record]:
@@ -83,7 +83,7 @@ def _run_for_row(connection: sa.Connection, statement: sa.Update | sa.Delete, re
     """Change or delete a row that is still as it was read."""
     version = {name: getattr(read, name) for name in models.READ_AT}
     if connection.execute(statement, {**queries.of(**version), **values}).rowcount != 1:
-        raise Failed.by(Cause.STALE)
+        raise TransactionFailed.by(FaultCause.STALE)
 
 
 def add(connection: sa.Connection, statement: sa.Insert, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -125,8 +125,8 @@ def hold_host(connection: sa.Connection, host_uuid: str, epochs: set[int], alone
     So a manager that takes a later epoch waits for this transaction, and so does whoever settles it.
 
     :param epochs: those of the writers
-    :raises Failed: the host has a later epoch than a writer
+    :raises TransactionFailed: the host has a later epoch than a writer
     """
     statement = queries.LOCK_HOST if alone else queries.HOLD_HOST
     if epochs - {connection.execute(statement, {'uuid': host_uuid}).scalar()}:
-        raise Failed.by(Cause.TAKEN_OVER)
+        raise TransactionFailed.by(FaultCause.TAKEN_OVER)

@@ -21,9 +21,9 @@ import sqlalchemy as sa
 from devicetrack import exception
 from devicetrack.store import api
 from devicetrack.store.sql import changing
-from devicetrack.store.sql.backend import Cause
-from devicetrack.store.sql.backend import Failed
-from devicetrack.store.sql.backend import Fault
+from devicetrack.store.sql.backend import FaultCause
+from devicetrack.store.sql.backend import StoreFault
+from devicetrack.store.sql.backend import TransactionFailed
 
 # A transaction has at most this many members, so that its first member does not wait for ever for the others.
 MEMBERS_A_BATCH: Final = 64
@@ -38,8 +38,9 @@ _GATHER_S: Final = 0.001
 _LOCKED_ALONE: Final = 2
 
 # Faults of the store, not of one member's changes.
-_OF_ALL: Final = frozenset((Cause.GONE, Cause.DISK, Cause.READ_ONLY, Cause.FULL, Cause.NO_SCHEMA, Cause.NOT_A_STORE,
-                            Cause.TOO_SLOW, Cause.IN_DOUBT, Cause.NONE_FREE))
+_OF_ALL: Final = frozenset((
+    FaultCause.GONE, FaultCause.DISK, FaultCause.READ_ONLY, FaultCause.FULL, FaultCause.NO_SCHEMA,
+    FaultCause.NOT_A_STORE, FaultCause.TOO_SLOW, FaultCause.IN_DOUBT, FaultCause.NONE_FREE))
 
 
 class _Ticket:
@@ -51,10 +52,10 @@ class _Ticket:
         self.member = member
         self.thread = threading.get_ident()
         self.sent = self.answered = False
-        self.fault: Fault | None = None
+        self.fault: StoreFault | None = None
         self.wake: queue.SimpleQueue[None] = queue.SimpleQueue()
 
-    def answer(self, fault: Fault | None) -> None:
+    def answer(self, fault: StoreFault | None) -> None:
         self.fault, self.answered = fault, True
 
 
@@ -65,12 +66,12 @@ class Committer:
     reach a thread between any two steps (a signal, no memory left). Even then the caller leaves the line, the next one
     gets what it carried, and nobody waits in vain.
 
-    :param attempt: carries out a function in a transaction of its own, or raises Failed
+    :param attempt: carries out a function in a transaction of its own, or raises TransactionFailed
     :param fault_of: the meaning of any other error
     """
 
     def __init__(self, attempt: Callable[[Callable[[sa.Connection], None]], None],
-                 fault_of: Callable[[BaseException], Fault]) -> None:
+                 fault_of: Callable[[BaseException], StoreFault]) -> None:
         self._attempt = attempt
         self._fault_of = fault_of
         self.empty()
@@ -84,7 +85,7 @@ class Committer:
         """Carry out changes in one transaction, maybe together with those of other callers.
 
         :param fence: the epoch of their writer; None for a writer without one
-        :raises Failed: with its cause
+        :raises TransactionFailed: with its cause
         :raises ReentrantCall: this thread stands in the line further up its stack; nothing was written
         :raises BaseException: the caller was interrupted (KeyboardInterrupt); it is unknown what was written, and while
             somebody else has the turn, these changes may still be among those that are being carried out
@@ -109,11 +110,11 @@ class Committer:
         except BaseException:
             for member in batch:
                 if member.sent and not member.answered:
-                    member.answer(Failed.by(Cause.IN_DOUBT).fault)
+                    member.answer(TransactionFailed.by(FaultCause.IN_DOUBT).fault)
             self._leave(ticket, batch)
             raise
         if ticket.fault is not None:
-            raise Failed(ticket.fault)
+            raise TransactionFailed(ticket.fault)
 
     def _gather(self) -> None:
         """Wait a moment for as many as were committed together last. Nobody waits who was alone."""
@@ -148,14 +149,14 @@ class Committer:
         for index, ticket in enumerate(batch):
             fault = self._transact((ticket,))
             # After any other answer, the locks that were waited for are not one that all need.
-            locked = locked + 1 if fault is not None and fault.cause is Cause.LOCKED else 0
-            if fault is not None and fault.cause is not Cause.IN_DOUBT and (
+            locked = locked + 1 if fault is not None and fault.cause is FaultCause.LOCKED else 0
+            if fault is not None and fault.cause is not FaultCause.IN_DOUBT and (
                     locked == _LOCKED_ALONE or fault.cause in _OF_ALL):
                 _answer(batch[index:], fault)
                 return
             _answer((ticket,), fault)
 
-    def _transact(self, batch: Sequence[_Ticket]) -> Fault | None:
+    def _transact(self, batch: Sequence[_Ticket]) -> StoreFault | None:
         """Run one transaction; returns what went wrong."""
         def work(connection: sa.Connection) -> None:
             _mark(batch, False)
@@ -165,12 +166,12 @@ class Committer:
         try:
             self._attempt(work)
             return None
-        except Failed as failed:
+        except TransactionFailed as failed:
             fault = failed.fault
         except Exception as error:
             fault = self._fault_of(error)
             if batch[0].sent:
-                fault = fault._replace(cause=Cause.IN_DOUBT)
+                fault = fault._replace(cause=FaultCause.IN_DOUBT)
         _mark(batch, False)
         return fault
 
@@ -180,6 +181,6 @@ def _mark(batch: Sequence[_Ticket], sent: bool) -> None:
         ticket.sent = sent
 
 
-def _answer(batch: Sequence[_Ticket], fault: Fault | None) -> None:
+def _answer(batch: Sequence[_Ticket], fault: StoreFault | None) -> None:
     for ticket in batch:
         ticket.answer(fault)

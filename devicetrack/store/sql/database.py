@@ -24,24 +24,25 @@ from devicetrack.store.sql import backend as backends
 from devicetrack.store.sql import committer
 from devicetrack.store.sql import engine as engines
 from devicetrack.store.sql import models
-from devicetrack.store.sql.backend import Cause
-from devicetrack.store.sql.backend import Failed
-from devicetrack.store.sql.backend import Fault
+from devicetrack.store.sql.backend import FaultCause
+from devicetrack.store.sql.backend import StoreFault
+from devicetrack.store.sql.backend import TransactionFailed
 
 SYNC: Final = "run devicetrack-manage db sync with the service's --config-file"
 # A store that has disappeared must not begin anew, empty: its guests have devices.
 MAKE: Final = f'{SYNC}; if the store was lost, run devicetrack-manage recover --from-hypervisor --host NAME instead'
 
 _REMEDIES: Final = {
-    Cause.GONE: 'see that the database runs, and that [devicetrack_database] connection names it and a user of it',
-    Cause.DISK: 'look at the disk first (the log of the kernel, dmesg); the store comes back by itself when it is well',
-    Cause.READ_ONLY: 'let this process write to it',
-    Cause.FULL: 'make room for it',
-    Cause.LOCKED: 'look for the transaction that stays open, or raise [devicetrack_database] busy_timeout_s',
-    Cause.NONE_FREE: 'raise [devicetrack_database] max_pool_size, or see what its connections wait for',
-    Cause.CONFLICT: 'try again',
-    Cause.UNFIT: 'the database is well; look at the names and numbers that the call was given',
-    Cause.TOO_SLOW: 'see what keeps the database busy, or raise [devicetrack_database] statement_timeout_s',
+    FaultCause.GONE: 'see that the database runs, and that [devicetrack_database] connection names it and a user of it',
+    FaultCause.DISK: ('look at the disk first (the log of the kernel, dmesg); the store comes back by itself when it '
+                      'is well'),
+    FaultCause.READ_ONLY: 'let this process write to it',
+    FaultCause.FULL: 'make room for it',
+    FaultCause.LOCKED: 'look for the transaction that stays open, or raise [devicetrack_database] busy_timeout_s',
+    FaultCause.NONE_FREE: 'raise [devicetrack_database] max_pool_size, or see what its connections wait for',
+    FaultCause.CONFLICT: 'try again',
+    FaultCause.UNFIT: 'the database is well; look at the names and numbers that the call was given',
+    FaultCause.TOO_SLOW: 'see what keeps the database busy, or raise [devicetrack_database] statement_timeout_s',
 }
 
 # A forked child must not even close its parent's connections: that ends the parent's sessions. It keeps them here.
@@ -146,13 +147,13 @@ class Database:
         """
         try:
             return self.attempt(work)
-        except Failed as failed:
+        except TransactionFailed as failed:
             raise self.error(failed.fault) from failed.fault.error
 
     def attempt(self, work: Callable[[sa.Connection], Result]) -> Result:
         """As :meth:`transact`.
 
-        :raises Failed: with its cause
+        :raises TransactionFailed: with its cause
         """
         for left in reversed(range(backends.ATTEMPTS)):
             committing = False
@@ -166,11 +167,11 @@ class Database:
             except self._foreign as error:
                 fault = self.backend.fault(error)
                 if committing and not self.backend.undone_in_commit(backends.origin_of(error)):
-                    raise Failed(fault._replace(cause=Cause.IN_DOUBT)) from error
-                if fault.cause is Cause.GONE and self.path is not None:
+                    raise TransactionFailed(fault._replace(cause=FaultCause.IN_DOUBT)) from error
+                if fault.cause is FaultCause.GONE and self.path is not None:
                     self.engine.dispose()           # others may have a file open that is not at its path any more
-                if fault.cause is not Cause.CONFLICT or not left:
-                    raise Failed(fault) from error
+                if fault.cause is not FaultCause.CONFLICT or not left:
+                    raise TransactionFailed(fault) from error
         raise AssertionError('the last attempt returns or raises')
 
     # -- connections ---------------------------------------------------------------------------------------------------
@@ -207,19 +208,19 @@ class Database:
 
     # -- errors --------------------------------------------------------------------------------------------------------
 
-    def error(self, fault: Fault) -> Exception:
+    def error(self, fault: StoreFault) -> Exception:
         """The error for a fault of a transaction."""
-        if fault.cause is Cause.IN_DOUBT:
+        if fault.cause is FaultCause.IN_DOUBT:
             return exception.OutcomeUnknown(self.name)
-        if fault.cause is Cause.DUPLICATE and isinstance(fault.error, Exception):
+        if fault.cause is FaultCause.DUPLICATE and isinstance(fault.error, Exception):
             return fault.error
         return self.unavailable(fault)
 
-    def unavailable(self, fault: Fault) -> exception.NothingWritten:
+    def unavailable(self, fault: StoreFault) -> exception.NothingWritten:
         """The error for a fault of the database after which nothing was written."""
-        if fault.cause is Cause.NO_SCHEMA:
+        if fault.cause is FaultCause.NO_SCHEMA:
             return exception.SchemaMismatch(self.name, None, models.REVISION, MAKE)
-        if fault.cause is Cause.NOT_A_STORE:
+        if fault.cause is FaultCause.NOT_A_STORE:
             return exception.SchemaMismatch(
                 self.name, 'unreadable', models.REVISION,
                 'it is damaged or no database at all. SQLite also says so of a disk that it cannot read, so look at '
@@ -230,7 +231,7 @@ class Database:
             reason, remedy = str(origin.filename), origin.strerror
         elif isinstance(origin, engines.OpenInParent):
             reason, remedy = 'its file was open when this process was forked', 'use it in a process of its own'
-        elif self.path is not None and fault.cause is Cause.GONE:
+        elif self.path is not None and fault.cause is FaultCause.GONE:
             try:
                 missing = not self.is_there()
             except exception.StoreUnavailable as hidden:

@@ -51,7 +51,7 @@ _USED: Final = 'devicetrack_used'
 PING_AFTER_S = 2.0
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """Where a store is.
 
     ``name`` is for messages and holds no user name and no password; ``path`` is the file of an SQLite store.
@@ -62,7 +62,7 @@ class Place(NamedTuple):
     path: str | None
 
 
-def place(conf: cfg.ConfigOpts, state_path: str | None = None) -> Place:
+def place(conf: cfg.ConfigOpts, state_path: str | None = None) -> Location:
     """Read the options.
 
     :param state_path: where the file is when no option names a database, by default ``[devicetrack] state_path``
@@ -94,14 +94,14 @@ def place(conf: cfg.ConfigOpts, state_path: str | None = None) -> Place:
                                                                 'directory')
         return _file(url.database, conf)
     if driver in ('postgresql', 'postgresql+psycopg2'):
-        return Place(_postgresql_url(url, conf), _server_name('PostgreSQL', url), None)
+        return Location(_postgresql_url(url, conf), _server_name('PostgreSQL', url), None)
     if driver in ('mysql+pymysql', 'mariadb+pymysql'):
-        return Place(_mariadb_url(url, conf), _server_name('MariaDB', url), None)
+        return Location(_mariadb_url(url, conf), _server_name('MariaDB', url), None)
     raise exception.InvalidConfiguration(
         OPTION, shown, 'it must start with sqlite://, postgresql+psycopg2:// or mysql+pymysql://')
 
 
-def _file(path: str, conf: cfg.ConfigOpts) -> Place:
+def _file(path: str, conf: cfg.ConfigOpts) -> Location:
     # SQLite takes what follows two slashes for the name of a machine.
     path = '/' + os.path.abspath(path).lstrip('/')
     options = conf[store_conf.GROUP]
@@ -113,7 +113,7 @@ def _file(path: str, conf: cfg.ConfigOpts) -> Place:
         KeptConnections.size: str(options.max_pool_size),
         KeptConnections.timeout_s: str(options.busy_timeout_s),
     })
-    return Place(url, f'SQLite file {path}', path)
+    return Location(url, f'SQLite file {path}', path)
 
 
 def _postgresql_url(url: sa.URL, conf: cfg.ConfigOpts) -> sa.URL:
@@ -183,9 +183,9 @@ def _ping_idle(made: sa.Engine) -> None:
                 raise sa_exc.InvalidatePoolError('the server has closed the connection') from error
 
 
-def _patience(conf: cfg.ConfigOpts) -> backends.Patience:
+def _patience(conf: cfg.ConfigOpts) -> backends.Timeouts:
     options = conf[store_conf.GROUP]
-    return backends.Patience(options.busy_timeout_s, options.busy_timeout_s + options.statement_timeout_s)
+    return backends.Timeouts(options.busy_timeout_s, options.busy_timeout_s + options.statement_timeout_s)
 
 
 def _server_name(kind: str, url: sa.URL) -> str:
@@ -196,7 +196,7 @@ def _server_name(kind: str, url: sa.URL) -> str:
     return f'{kind} database {url.database or "(none)"} at {where}{port}'
 
 
-def create(at: Place, conf: cfg.ConfigOpts) -> tuple[sa.Engine, backends.Backend]:
+def create(at: Location, conf: cfg.ConfigOpts) -> tuple[sa.Engine, backends.Backend]:
     """Make the engine and its backend. Nothing is connected yet.
 
     :raises InvalidConfiguration: the driver of the database is not installed
@@ -236,13 +236,13 @@ def create(at: Place, conf: cfg.ConfigOpts) -> tuple[sa.Engine, backends.Backend
     return made, backend
 
 
-def _postgresql(made: sa.Engine, patience: backends.Patience) -> backends.Backend:
+def _postgresql(made: sa.Engine, patience: backends.Timeouts) -> backends.Backend:
     # SQLAlchemy's dialect loads all of its drivers, which takes as long as half of this library.
     from devicetrack.store.sql import postgresql
     return postgresql.PostgreSQL(made, patience)
 
 
-_BACKENDS: Final[dict[str, Callable[[sa.Engine, backends.Patience], backends.Backend]]] = {
+_BACKENDS: Final[dict[str, Callable[[sa.Engine, backends.Timeouts], backends.Backend]]] = {
     'sqlite': sqlite.SQLite, 'postgresql': _postgresql, 'mysql': mariadb.MariaDB}
 
 

@@ -6,40 +6,40 @@ from typing import Any
 from typing import Final
 
 from devicetrack.store.sql import backend
-from devicetrack.store.sql.backend import Cause
+from devicetrack.store.sql.backend import FaultCause
 
 # By the server's error number, and the client's (2xxx).
 _CAUSES: Final = {
-    1062: Cause.DUPLICATE,
-    1020: Cause.CONFLICT,       # the row changed since this transaction's snapshot
-    1213: Cause.CONFLICT,
-    1205: Cause.LOCKED,
-    1142: Cause.READ_ONLY,
-    1143: Cause.READ_ONLY,
-    1290: Cause.READ_ONLY,
-    1792: Cause.READ_ONLY,
-    1836: Cause.READ_ONLY,
-    1021: Cause.FULL,
-    1114: Cause.FULL,
-    1264: Cause.UNFIT,          # out of range
-    1366: Cause.UNFIT,          # a character that the column cannot hold
-    1406: Cause.UNFIT,          # too long
-    1054: Cause.NO_SCHEMA,
-    1146: Cause.NO_SCHEMA,
-    1044: Cause.GONE,
-    1045: Cause.GONE,
-    1049: Cause.GONE,
-    1040: Cause.GONE,
-    1047: Cause.GONE,
-    1053: Cause.GONE,
-    1203: Cause.GONE,
-    1317: Cause.GONE,
-    1927: Cause.GONE,
-    1969: Cause.TOO_SLOW,
+    1062: FaultCause.DUPLICATE,
+    1020: FaultCause.CONFLICT,       # the row changed since this transaction's snapshot
+    1213: FaultCause.CONFLICT,
+    1205: FaultCause.LOCKED,
+    1142: FaultCause.READ_ONLY,
+    1143: FaultCause.READ_ONLY,
+    1290: FaultCause.READ_ONLY,
+    1792: FaultCause.READ_ONLY,
+    1836: FaultCause.READ_ONLY,
+    1021: FaultCause.FULL,
+    1114: FaultCause.FULL,
+    1264: FaultCause.UNFIT,          # out of range
+    1366: FaultCause.UNFIT,          # a character that the column cannot hold
+    1406: FaultCause.UNFIT,          # too long
+    1054: FaultCause.NO_SCHEMA,
+    1146: FaultCause.NO_SCHEMA,
+    1044: FaultCause.GONE,
+    1045: FaultCause.GONE,
+    1049: FaultCause.GONE,
+    1040: FaultCause.GONE,
+    1047: FaultCause.GONE,
+    1053: FaultCause.GONE,
+    1203: FaultCause.GONE,
+    1317: FaultCause.GONE,
+    1927: FaultCause.GONE,
+    1969: FaultCause.TOO_SLOW,
 }
 
 # With these a server refuses a COMMIT and undoes the transaction. After any other error of COMMIT we do not know.
-_UNDONE_IN_COMMIT: Final = (Cause.CONFLICT, Cause.LOCKED, Cause.READ_ONLY, Cause.DUPLICATE)
+_UNDONE_IN_COMMIT: Final = (FaultCause.CONFLICT, FaultCause.LOCKED, FaultCause.READ_ONLY, FaultCause.DUPLICATE)
 
 
 class MariaDB(backend.Backend):
@@ -54,12 +54,12 @@ class MariaDB(backend.Backend):
                            (self.patience.busy_s, self.patience.busy_s, self.patience.statement_s))
             cursor.execute('SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED')
 
-    def cause_of(self, error: BaseException) -> Cause:
+    def cause_of(self, error: BaseException) -> FaultCause:
         number = _number(error)
         if number is None:
             # An error of PyMySQL's own: a closed connection (number 0), or answers out of step.
-            return Cause.GONE
-        return _CAUSES.get(number, Cause.GONE if 2000 <= number < 3000 else Cause.OTHER)
+            return FaultCause.GONE
+        return _CAUSES.get(number, FaultCause.GONE if 2000 <= number < 3000 else FaultCause.OTHER)
 
     def code_of(self, error: BaseException) -> str:
         return str(_number(error) or '')

@@ -8,31 +8,31 @@ from typing import Any
 from typing import Final
 
 from devicetrack.store.sql import backend
-from devicetrack.store.sql.backend import Cause
+from devicetrack.store.sql.backend import FaultCause
 
 # By SQLSTATE, or else by its class.
 _CAUSES: Final = {
-    '23505': Cause.DUPLICATE,
-    '40001': Cause.CONFLICT,
-    '40P01': Cause.CONFLICT,
-    '55P03': Cause.LOCKED,
-    '25006': Cause.READ_ONLY,
-    '42501': Cause.READ_ONLY,
-    '42P01': Cause.NO_SCHEMA,
-    '42703': Cause.NO_SCHEMA,
-    '3F000': Cause.NO_SCHEMA,
-    '3D000': Cause.GONE,
-    '53100': Cause.FULL,
-    '40003': Cause.IN_DOUBT,
-    '57014': Cause.TOO_SLOW,
+    '23505': FaultCause.DUPLICATE,
+    '40001': FaultCause.CONFLICT,
+    '40P01': FaultCause.CONFLICT,
+    '55P03': FaultCause.LOCKED,
+    '25006': FaultCause.READ_ONLY,
+    '42501': FaultCause.READ_ONLY,
+    '42P01': FaultCause.NO_SCHEMA,
+    '42703': FaultCause.NO_SCHEMA,
+    '3F000': FaultCause.NO_SCHEMA,
+    '3D000': FaultCause.GONE,
+    '53100': FaultCause.FULL,
+    '40003': FaultCause.IN_DOUBT,
+    '57014': FaultCause.TOO_SLOW,
 }
 _CAUSES_OF_CLASSES: Final = {
-    '22': Cause.UNFIT,
-    '08': Cause.GONE,
-    '28': Cause.GONE,
-    '53': Cause.GONE,       # too many connections, out of memory
-    '57': Cause.GONE,       # shutting down, crashed, cannot connect now
-    '58': Cause.GONE,
+    '22': FaultCause.UNFIT,
+    '08': FaultCause.GONE,
+    '28': FaultCause.GONE,
+    '53': FaultCause.GONE,       # too many connections, out of memory
+    '57': FaultCause.GONE,       # shutting down, crashed, cannot connect now
+    '58': FaultCause.GONE,
 }
 
 
@@ -51,13 +51,13 @@ class PostgreSQL(backend.Backend):
             cursor.execute('SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED')
         connection.commit()
 
-    def cause_of(self, error: BaseException) -> Cause:
+    def cause_of(self, error: BaseException) -> FaultCause:
         code = getattr(error, 'pgcode', None)
         if code is None:
             # The client library's own errors have no code. They are mistakes of ours, or a lost connection.
             mistakes = ('ProgrammingError', 'NotSupportedError', 'DataError')
-            return Cause.OTHER if type(error).__name__ in mistakes else Cause.GONE
-        return _CAUSES.get(code) or _CAUSES_OF_CLASSES.get(code[:2], Cause.OTHER)
+            return FaultCause.OTHER if type(error).__name__ in mistakes else FaultCause.GONE
+        return _CAUSES.get(code) or _CAUSES_OF_CLASSES.get(code[:2], FaultCause.OTHER)
 
     def code_of(self, error: BaseException) -> str:
         return getattr(error, 'pgcode', None) or ''
@@ -65,4 +65,4 @@ class PostgreSQL(backend.Backend):
     def undone_in_commit(self, error: BaseException) -> bool:
         # A server that answers with an error, and goes on, has undone the transaction.
         return getattr(error, 'pgcode', None) is not None and self.cause_of(error) not in (
-            Cause.GONE, Cause.IN_DOUBT, Cause.TOO_SLOW)
+            FaultCause.GONE, FaultCause.IN_DOUBT, FaultCause.TOO_SLOW)

@@ -11,7 +11,7 @@ from psycopg2 import extensions  # type: ignore[import-untyped]      # psycopg2 
 from devicetrack import watchdog
 
 
-class Cursor(extensions.cursor):         # type: ignore[misc]
+class WatchedCursor(extensions.cursor):         # type: ignore[misc]
     """Waits for the answer to a statement no longer than its connection does."""
 
     def execute(self, query: Any, vars: Any = None) -> None:
@@ -23,7 +23,7 @@ class Cursor(extensions.cursor):         # type: ignore[misc]
             super().executemany(query, vars_list)
 
 
-class Connection(extensions.connection):     # type: ignore[misc]
+class WatchedConnection(extensions.connection):     # type: ignore[misc]
     """Ends by itself if its server is silent for too long. libpq would wait for ever for a server that hangs."""
 
     silence_s: float
@@ -45,11 +45,11 @@ class Connection(extensions.connection):     # type: ignore[misc]
             super().rollback()
 
 
-def connect(silence_s: float, *arguments: Any, **named: Any) -> Connection:
+def connect(silence_s: float, *arguments: Any, **named: Any) -> WatchedConnection:
     """Connect as psycopg2 does.
 
     :param silence_s: the seconds that the server may leave a statement without an answer
     """
-    connection = Connection(*arguments, **named)
-    connection.silence_s, connection.cursor_factory = silence_s, Cursor
+    connection = WatchedConnection(*arguments, **named)
+    connection.silence_s, connection.cursor_factory = silence_s, WatchedCursor
     return connection

@@ -16,24 +16,24 @@ import urllib.parse
 import sqlalchemy as sa
 
 from devicetrack.store.sql import backend
-from devicetrack.store.sql.backend import Cause
+from devicetrack.store.sql.backend import FaultCause
 
 # By the extended result code, or else by the primary one, its low byte.
 _CAUSES: Final = {
-    sqlite3.SQLITE_BUSY: Cause.LOCKED,
-    sqlite3.SQLITE_LOCKED: Cause.LOCKED,
-    sqlite3.SQLITE_READONLY: Cause.READ_ONLY,
-    sqlite3.SQLITE_PERM: Cause.READ_ONLY,
-    sqlite3.SQLITE_FULL: Cause.FULL,
-    sqlite3.SQLITE_IOERR_SHMSIZE: Cause.FULL,   # no room for the index, which the first reader makes beside the file
-    sqlite3.SQLITE_CANTOPEN: Cause.GONE,
-    sqlite3.SQLITE_IOERR: Cause.DISK,
-    sqlite3.SQLITE_TOOBIG: Cause.UNFIT,
-    sqlite3.SQLITE_NOTADB: Cause.NOT_A_STORE,
-    sqlite3.SQLITE_CORRUPT: Cause.NOT_A_STORE,
-    sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY: Cause.DUPLICATE,
-    sqlite3.SQLITE_CONSTRAINT_UNIQUE: Cause.DUPLICATE,
-    sqlite3.SQLITE_SCHEMA: Cause.NO_SCHEMA,
+    sqlite3.SQLITE_BUSY: FaultCause.LOCKED,
+    sqlite3.SQLITE_LOCKED: FaultCause.LOCKED,
+    sqlite3.SQLITE_READONLY: FaultCause.READ_ONLY,
+    sqlite3.SQLITE_PERM: FaultCause.READ_ONLY,
+    sqlite3.SQLITE_FULL: FaultCause.FULL,
+    sqlite3.SQLITE_IOERR_SHMSIZE: FaultCause.FULL,  # no room for the index that the first reader makes beside the file
+    sqlite3.SQLITE_CANTOPEN: FaultCause.GONE,
+    sqlite3.SQLITE_IOERR: FaultCause.DISK,
+    sqlite3.SQLITE_TOOBIG: FaultCause.UNFIT,
+    sqlite3.SQLITE_NOTADB: FaultCause.NOT_A_STORE,
+    sqlite3.SQLITE_CORRUPT: FaultCause.NOT_A_STORE,
+    sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY: FaultCause.DUPLICATE,
+    sqlite3.SQLITE_CONSTRAINT_UNIQUE: FaultCause.DUPLICATE,
+    sqlite3.SQLITE_SCHEMA: FaultCause.NO_SCHEMA,
 }
 
 # An error of one of these in COMMIT leaves the transaction open or undoes it: no commit record is in the log, because
@@ -71,7 +71,7 @@ def _text(raw: bytes) -> str | bytes:
 class SQLite(backend.Backend):
     """The standard library's sqlite3. oslo.db leaves BEGIN and COMMIT to us: its isolation level is None."""
 
-    def __init__(self, engine: sa.Engine, patience: backend.Patience) -> None:
+    def __init__(self, engine: sa.Engine, patience: backend.Timeouts) -> None:
         super().__init__(engine, patience)
         self._log = urllib.parse.unquote((engine.url.database or '').removeprefix('file:')) + '-wal'
 
@@ -103,7 +103,7 @@ class SQLite(backend.Backend):
             except sqlite3.OperationalError as error:
                 # If two connections turn a file to WAL at once, SQLite refuses one of them without waiting, since
                 # each would wait for the other's shared lock.
-                if self.cause_of(error) is not Cause.LOCKED or time.monotonic() >= deadline:
+                if self.cause_of(error) is not FaultCause.LOCKED or time.monotonic() >= deadline:
                     raise
             time.sleep(_TRIES_EVERY_S)
 
@@ -113,11 +113,11 @@ class SQLite(backend.Backend):
         is_no_text = str(error).startswith('Could not decode to UTF-8')
         return _with_bytes(connection.connection.dbapi_connection) if is_no_text else None
 
-    def cause_of(self, error: BaseException) -> Cause:
+    def cause_of(self, error: BaseException) -> FaultCause:
         code = getattr(error, 'sqlite_errorcode', None)
         if code == sqlite3.SQLITE_ERROR and _NO_SCHEMA.search(str(error)):
-            return Cause.NO_SCHEMA
-        return Cause.OTHER if code is None else _CAUSES.get(code) or _CAUSES.get(code & 0xff, Cause.OTHER)
+            return FaultCause.NO_SCHEMA
+        return FaultCause.OTHER if code is None else _CAUSES.get(code) or _CAUSES.get(code & 0xff, FaultCause.OTHER)
 
     def code_of(self, error: BaseException) -> str:
         return getattr(error, 'sqlite_errorname', '')

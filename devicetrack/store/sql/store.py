@@ -33,8 +33,8 @@ from devicetrack.store.sql import models
 from devicetrack.store.sql import queries
 from devicetrack.store.sql import schema
 from devicetrack.store.sql import settle
-from devicetrack.store.sql.backend import Cause
-from devicetrack.store.sql.backend import Failed
+from devicetrack.store.sql.backend import FaultCause
+from devicetrack.store.sql.backend import TransactionFailed
 
 # For each host. A request that waits is never dropped.
 ANSWERED_OPERATOR_REQUESTS_KEPT: Final = 100
@@ -135,7 +135,7 @@ class SQLStore(database.Database, api.Store):
         if fence is not None:
             try:
                 changing.hold_host(connection, fence.host_uuid, {fence.epoch}, alone)
-            except Failed:
+            except TransactionFailed:
                 raise self._taken_over() from None
 
     def _taken_over(self) -> exception.HostTakenOver:
@@ -248,19 +248,19 @@ class SQLStore(database.Database, api.Store):
     def _write(self, changes: api.Changes, fence: api.Fence | None) -> None:
         try:
             self._committer.commit(changes, fence)
-        except Failed as failed:
+        except TransactionFailed as failed:
             fault = failed.fault
-            if fault.cause is Cause.TAKEN_OVER:
+            if fault.cause is FaultCause.TAKEN_OVER:
                 raise self._taken_over() from None
-            if fault.cause is Cause.STALE:
+            if fault.cause is FaultCause.STALE:
                 raise self._stale(changes) from None
-            raise self._taken(changes) if fault.cause is Cause.DUPLICATE else self.error(fault) from fault.error
+            raise self._taken(changes) if fault.cause is FaultCause.DUPLICATE else self.error(fault) from fault.error
 
     def settle(self, changes: api.Changes) -> bool:
         changes.check_contexts()
         self.notice_fork()
         # A caller that was interrupted has left the line, while the one before it may still carry its changes.
-        with contextlib.suppress(Failed):
+        with contextlib.suppress(TransactionFailed):
             self._committer.commit(api.Changes())
         return self.transact(lambda connection: settle.wait_and_compare(connection, changes))
 

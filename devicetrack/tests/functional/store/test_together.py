@@ -16,7 +16,7 @@ from devicetrack import exception
 from devicetrack.objects.values import Record
 from devicetrack.store import api
 from devicetrack.store.sql import sqlite
-from devicetrack.store.sql.backend import Patience
+from devicetrack.store.sql.backend import Timeouts
 from devicetrack.testing import databases
 from devicetrack.tests import base
 from devicetrack.tests.functional.store import processes
@@ -167,7 +167,7 @@ class TestSeveralStores(base.TestCase):
             engine = sa.create_engine(f'sqlite:///{path}')
             connections = [sqlite3.connect(path, isolation_level=None, check_same_thread=False) for _ in range(2)]
             answers += self.together(*[
-                functools.partial(sqlite.SQLite(engine, Patience(busy_s=60, statement_s=60)).begin_log, each)
+                functools.partial(sqlite.SQLite(engine, Timeouts(busy_s=60, statement_s=60)).begin_log, each)
                 for each in connections])
             for each in connections:
                 self.assertEqual([('wal',)], each.execute('PRAGMA journal_mode').fetchall())

@@ -34,7 +34,7 @@ class RepairTestCase(base.TestCase):
         self.host = self.useFixture(fixtures.Host(devices=3, parents={'gpu': 2}))
         self.machine = self.host.machine
 
-    allowed: frozenset[repairs.Move] = frozenset()
+    allowed: frozenset[repairs.OwnerChange] = frozenset()
 
     def plan(self, accept: bool = False) -> repairs.Plan:
         return self.host.running.repairs.plan(repairs.Accepted(accept, self.allowed.__contains__))
@@ -61,7 +61,7 @@ class MoveTestCase(RepairTestCase):
         self.host.store.store.write(Changes(insert=(
             row._replace(instance_uuid=self.owner.uuid, claim_id='an older one', generation=1),)))
         self.host.restart()
-        self.move = repairs.Move(D0, self.owner.uuid, self.claimant.uuid)
+        self.move = repairs.OwnerChange(D0, self.owner.uuid, self.claimant.uuid)
 
     def test_nothing_moves_because_a_definition_says_so(self) -> None:
         plan = self.plan(accept=True)

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from devicetrack.engine.frozen import FrozenLine
 from devicetrack.engine.frozen import FrozenMap
-from devicetrack.engine.frozen import Line
 from devicetrack.tests import base
 
 KEYS = st.integers(0, 60)
@@ -55,7 +55,7 @@ class LineTestCase(base.TestCase):
     @given(st.integers(0, 1500), ENTRIES)
     def test_is_in_order_whatever_comes_and_goes(self, number, history):
         expected = {(one, 'a') for one in range(number)}
-        line = Line(expected)
+        line = FrozenLine(expected)
         for some in history:
             into, out = set(some) - expected, set(some) & expected
             before = line

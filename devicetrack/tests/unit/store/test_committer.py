@@ -14,8 +14,8 @@ from devicetrack import exception
 from devicetrack.store.sql import backend as backends
 from devicetrack.store.sql import changing
 from devicetrack.store.sql import committer as committers
-from devicetrack.store.sql.backend import Cause
-from devicetrack.store.sql.backend import Failed
+from devicetrack.store.sql.backend import FaultCause
+from devicetrack.store.sql.backend import TransactionFailed
 from devicetrack.tests import base
 from devicetrack.tests import interrupts
 from devicetrack.tests.functional.store.records import insert
@@ -51,18 +51,18 @@ class _Database:
         self.transactions.append(keys)
         self.at_statement(keys)
         if len({*keys} | self.rows) < len(keys) + len(self.rows):
-            raise Failed.by(Cause.DUPLICATE)
+            raise TransactionFailed.by(FaultCause.DUPLICATE)
 
 
-def _fail(cause: Cause) -> Any:
-    raise Failed.by(cause)
+def _fail(cause: FaultCause) -> Any:
+    raise TransactionFailed.by(cause)
 
 
 def _interrupt() -> None:
     raise KeyboardInterrupt
 
 
-def causes(answers: Sequence[Any]) -> list[Cause | None]:
+def causes(answers: Sequence[Any]) -> list[FaultCause | None]:
     """The causes of what calls raised; None for those that returned."""
     return [answer if answer is None else answer.fault.cause for answer in answers]
 
@@ -119,7 +119,7 @@ class TestCommitter(base.TestCase):
         self.database = _Database()
         self.patch(changing, 'carry_out', self.database.carry_out)
         self.committer = committers.Committer(
-            self.database.attempt, lambda error: backends.Fault(Cause.OTHER, Cause.OTHER.value, error))
+            self.database.attempt, lambda error: backends.StoreFault(FaultCause.OTHER, FaultCause.OTHER.value, error))
         self.queue = self.committer._line = _Queue()
 
     def commit(self, *identifiers: str) -> None:
@@ -217,56 +217,56 @@ class TestCommitter(base.TestCase):
     def test_a_duplicate_is_the_failure_of_one(self) -> None:
         self.database.rows.add('b')
         answers = self.gathered(*self.calls('a', 'b', 'c'))
-        self.assertEqual([None, None, Cause.DUPLICATE, None], causes(answers))
+        self.assertEqual([None, None, FaultCause.DUPLICATE, None], causes(answers))
         self.assertEqual({'first', 'a', 'b', 'c'}, self.database.rows)
 
     def test_a_fault_of_the_store_is_everybodys_and_asked_once(self) -> None:
         def full() -> None:
-            self.database.at_commit = lambda: _fail(Cause.FULL)
+            self.database.at_commit = lambda: _fail(FaultCause.FULL)
 
         answers = self.gathered(*self.calls('a', 'b'), in_the_turn=full)
-        self.assertEqual([Cause.FULL] * 3, causes(answers))
+        self.assertEqual([FaultCause.FULL] * 3, causes(answers))
         self.assertEqual(3, len(set(map(id, answers))))
         self.assertEqual(2, len(self.database.transactions))
         self.assertEqual(set(), self.database.rows)
 
     def test_a_fault_of_the_store_ends_what_was_begun_one_by_one(self) -> None:
         def refuse_and_be_full() -> None:
-            faults = [Cause.FULL, Cause.DUPLICATE]
+            faults = [FaultCause.FULL, FaultCause.DUPLICATE]
             self.database.at_statement = lambda keys: _fail(faults.pop())
 
         answers = self.gathered(*self.calls('a', 'b', 'c'), in_the_turn=refuse_and_be_full)
-        self.assertEqual([Cause.FULL] * 3, causes(answers[1:]))
+        self.assertEqual([FaultCause.FULL] * 3, causes(answers[1:]))
         self.assertEqual([1, 3, 1], list(map(len, self.database.transactions)))
 
     def test_a_lost_answer_to_one_by_itself_is_that_ones_alone(self) -> None:
         def lose() -> None:
             self.database.at_commit = lambda: None
-            raise Failed.by(Cause.IN_DOUBT)
+            raise TransactionFailed.by(FaultCause.IN_DOUBT)
 
         def refuse(keys: list[str]) -> None:
             self.database.at_statement = lambda keys: None
             self.database.at_commit = lose
-            raise Failed.by(Cause.DUPLICATE)
+            raise TransactionFailed.by(FaultCause.DUPLICATE)
 
         def next_is_refused() -> None:
             self.database.at_statement = refuse
 
         answers = self.gathered(*self.calls('a', 'b', 'c'), in_the_turn=next_is_refused)
-        self.assertEqual(1, causes(answers).count(Cause.IN_DOUBT))
+        self.assertEqual(1, causes(answers).count(FaultCause.IN_DOUBT))
         self.assertEqual(3, sum(answer is None for answer in answers))
 
     def test_a_lost_answer_is_unknown_to_every_member(self) -> None:
         def lose() -> None:
-            self.database.at_commit = lambda: _fail(Cause.IN_DOUBT)
+            self.database.at_commit = lambda: _fail(FaultCause.IN_DOUBT)
 
         answers = self.gathered(*self.calls('a', 'b'), in_the_turn=lose)
-        self.assertEqual([Cause.IN_DOUBT] * 3, causes(answers))
+        self.assertEqual([FaultCause.IN_DOUBT] * 3, causes(answers))
 
     def test_a_batch_that_gives_way_is_tried_one_by_one(self) -> None:
         def conflict(keys: list[str]) -> None:
             if len(keys) > 1:
-                raise Failed.by(Cause.CONFLICT)
+                raise TransactionFailed.by(FaultCause.CONFLICT)
 
         def let_batches_give_way() -> None:
             self.database.at_statement = conflict
@@ -279,26 +279,26 @@ class TestCommitter(base.TestCase):
 
     def test_the_lock_that_one_waits_for_fails_no_other(self) -> None:
         answers = self.gathered(*self.calls('a', 'b', 'c'), in_the_turn=functools.partial(self.lock, 'a'))
-        self.assertEqual([None, Cause.LOCKED, None, None], causes(answers))
+        self.assertEqual([None, FaultCause.LOCKED, None, None], causes(answers))
 
     def test_a_lock_that_all_wait_for_is_waited_for_thrice(self) -> None:
         answers = self.gathered(*self.calls('a', 'b', 'c', 'd', 'e'),
                                 in_the_turn=functools.partial(self.lock, *'abcde'))
-        self.assertEqual([Cause.LOCKED] * 5, causes(answers[1:]))
+        self.assertEqual([FaultCause.LOCKED] * 5, causes(answers[1:]))
         self.assertEqual([1, 5, 1, 1], list(map(len, self.database.transactions)))
 
     def test_a_connection_that_none_of_them_gets_is_waited_for_once(self) -> None:
         def let_none_be_free() -> None:
-            self.database.at_statement = lambda keys: _fail(Cause.NONE_FREE)
+            self.database.at_statement = lambda keys: _fail(FaultCause.NONE_FREE)
 
         answers = self.gathered(*self.calls('a', 'b', 'c'), in_the_turn=let_none_be_free)
-        self.assertEqual([None] + [Cause.NONE_FREE] * 3, causes(answers))
+        self.assertEqual([None] + [FaultCause.NONE_FREE] * 3, causes(answers))
         self.assertEqual([1, 3], list(map(len, self.database.transactions)))
 
     def test_locks_of_their_own_that_some_wait_for_fail_no_other(self) -> None:
         def wait_in_vain(keys: list[str]) -> None:
             if len(self.database.transactions) % 2 == 0:            # the batch, and every second of its members
-                raise Failed.by(Cause.LOCKED)
+                raise TransactionFailed.by(FaultCause.LOCKED)
 
         def let_others_lock() -> None:
             self.database.at_statement = wait_in_vain
@@ -310,7 +310,7 @@ class TestCommitter(base.TestCase):
     def lock(self, *identifiers: str) -> None:
         def wait_in_vain(keys: list[str]) -> None:
             if {*keys} & {*identifiers}:
-                raise Failed.by(Cause.LOCKED)
+                raise TransactionFailed.by(FaultCause.LOCKED)
 
         self.database.at_statement = wait_in_vain
 
@@ -431,13 +431,13 @@ class TestCommitter(base.TestCase):
             self.database.at_statement = mistaken
 
         answers = self.gathered(*self.calls('a', 'b'), in_the_turn=let_it_be_mistaken)
-        self.assertEqual([None, None, Cause.OTHER], causes(answers))
+        self.assertEqual([None, None, FaultCause.OTHER], causes(answers))
         self.assertEqual({'first', 'a'}, self.database.rows)
 
     def test_an_error_of_ours_after_the_commit_was_sent_leaves_it_in_doubt(self) -> None:
         self.database.at_commit = lambda: [][0]
-        error = self.assertRaises(Failed, self.commit, 'ns0')
-        self.assertIs(Cause.IN_DOUBT, error.fault.cause)
+        error = self.assertRaises(TransactionFailed, self.commit, 'ns0')
+        self.assertIs(FaultCause.IN_DOUBT, error.fault.cause)
 
     def test_members_whose_commit_an_interrupted_leader_has_sent_are_in_doubt(self) -> None:
         def interrupt_the_second() -> None:
@@ -449,7 +449,7 @@ class TestCommitter(base.TestCase):
         answers = self.gathered(*self.calls('a', 'b'), in_the_turn=interrupt_the_second)
         self.assertIsNone(answers[0])
         [interrupted] = [answer for answer in answers[1:] if isinstance(answer, KeyboardInterrupt)]
-        self.assertEqual([Cause.IN_DOUBT], causes([answer for answer in answers[1:] if answer is not interrupted]))
+        self.assertEqual([FaultCause.IN_DOUBT], causes([answer for answer in answers[1:] if answer is not interrupted]))
 
     def test_who_commits_in_the_middle_of_a_commit_of_its_own_is_refused(self) -> None:
         refused = []
