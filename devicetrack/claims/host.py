@@ -83,6 +83,10 @@ class HostLock:
             lock.unlock()
 
     def __exit__(self, *_error: object) -> None:
+        self.unlock()
+
+    def unlock(self) -> None:
+        """End the lock, if it is held."""
         try:
             if self._by_command:
                 with contextlib.suppress(ValueError):       # a forked child has closed its copy

@@ -136,6 +136,8 @@ class ClaimManager:
         """
         self._process.check()
         with self._starting_alone():
+            if self._running is not None and self._running.is_closed:
+                self._end()                     # what an interrupt left of close()
             if self._running is None:
                 self._running, findings = Running.start(self._parts._replace(by_command=not background), prepare)
                 if background:
@@ -150,9 +152,13 @@ class ClaimManager:
         """
         self._process.check()                   # first: a thread of the parent may have had any lock during the fork
         with self._starting_alone():
-            running, self._running = self._running, None
-            if running is not None:
-                running.close()
+            self._end()
+
+    def _end(self) -> None:
+        # In this order: after an interrupt the next call closes what is left.
+        if self._running is not None:
+            self._running.close()
+        self._running = None
 
     @contextlib.contextmanager
     def _starting_alone(self) -> Iterator[None]:
@@ -190,7 +196,7 @@ class ClaimManager:
         """
         self._process.check()
         running = self._running
-        if running is None:
+        if running is None or running.is_closed:
             raise exception.NotReady(self.host)
         running.check()
         return running
@@ -198,7 +204,7 @@ class ClaimManager:
     @interrupts.ending_start
     def _go_on(self, began: Running, work: Callable[[Running], Any]) -> Any:
         """Let the present start go on with what an earlier one began; after :meth:`close` that one itself does."""
-        return work(began if self._running is None else self._started())
+        return work(began if self._running is None or self._running.is_closed else self._started())
 
     def _call_failed(self, error: BaseException) -> None:
         """End the present start if what ended a call is no answer. Every public call runs this when an error leaves it.

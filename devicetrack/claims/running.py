@@ -182,7 +182,8 @@ class Running:
         self._findings_log = FindingsLog(here.host)
         self._history = History(here.host, host.uuid, store, conf)
         self._auditing = locks.Lock(locks.AUDITING, here.host)
-        self._held = contextlib.ExitStack()
+        self._lock: HostLock | None = None
+        self.is_closed = False
 
     @classmethod
     def start(cls, parts: Parts, prepare: Callable[[], object] = lambda: None) -> tuple[Running, list[Finding]]:
@@ -194,13 +195,14 @@ class Running:
         :param prepare: as for ``init_host``
         """
         options.register(parts.conf)
-        with contextlib.ExitStack() as lock:
-            lock.enter_context(HostLock(parts.here.host, parts.state_path, parts.by_command))
+        with contextlib.ExitStack() as undo:
+            lock = undo.enter_context(HostLock(parts.here.host, parts.state_path, parts.by_command))
             prepare()
             running, findings = cls._open(parts, Memory(
                 Gate(*parts.here), KnownRows(), GivenUpClaims(parts.state_path, OwnProcess(parts.here.host)),
                 ClaimIds(), set(), set()))
-            running._held = lock.pop_all()
+            running._lock = lock
+            undo.pop_all()
         return running, findings
 
     def start_anew(self) -> tuple[Running, list[Finding]]:
@@ -220,7 +222,7 @@ class Running:
         except exception.HostTakenOver:
             self._is_taken_over = True
             raise
-        running._held = self._held
+        running._lock = self._lock
         if not self._by_command:                # even if the interrupt came before this start began it
             running.work_in_background()
         return running, findings
@@ -243,10 +245,14 @@ class Running:
         return running, findings
 
     def close(self) -> None:
-        """Release the host. Its devices stay recorded for their instances."""
-        with self._held:                        # these end before another process can take the host
+        """Release the host. Its devices stay recorded for their instances. Repeat it after an interrupt."""
+        self.is_closed = True
+        try:                                    # these end before another process can take the host
             self.wipes.close()
             self.unproven.close()
+        finally:
+            if self._lock is not None:
+                self._lock.unlock()
 
     @property
     def is_over(self) -> bool:

@@ -231,6 +231,24 @@ class EveryLineTestCase(base.TestCase):
     def test_of_an_audit(self) -> None:
         self.interrupt(self.host.audit, lambda: self.host.claim(self.instance, pmem=1))
 
+    def test_of_a_close(self) -> None:
+        def check(where: str) -> None:
+            manager = self.host.manager
+            self.assertRaises(exception.NotReady, manager.close() or manager.held)
+            self.host.manager = self.host.another_manager()
+            self.host.manager.init_host(self.host.context)
+            self.check(where)
+
+        def closes_and_starts(where: str) -> None:
+            self.host.manager.init_host(self.host.context)
+            self.check(where)
+
+        for then in (check, closes_and_starts):
+            self.interrupt(self.host_closes, lambda: self.host.claim(self.instance, pmem=1), then)
+
+    def host_closes(self) -> None:
+        self.host.manager.close()
+
     def test_of_a_start(self) -> None:
         def prepare() -> None:
             self.host.spawn(self.instance, pmem=1, vgpu=1)
