@@ -113,9 +113,10 @@ class HostReader:
         self._driver, self._store, self._host_uuid = driver, store, host_uuid
         self._here, self._boot, self._service, self._known = here, boot, service, known
 
-    def read(self) -> Views:
+    def read(self, before: Snapshot | None = None) -> Views:
         """Read innermost first, so that a device taken meanwhile shows as recorded, never as used without a row.
 
+        :param before: the last snapshot of a manager, as for :func:`.containment.complete`
         :raises HypervisorUnreachable, StoreError: no answer
         """
         usage = self._driver.get_usage()
@@ -134,7 +135,7 @@ class HostReader:
         if needs_guest_records(views):
             views = views._replace(guests=tuple(self._driver.guest_records()))
         try:
-            return containment.complete(views, self._driver.containment)
+            return containment.complete(views, self._driver.containment, before)
         except exception.HypervisorUnreachable:
             raise
         except exception.DriverError as error:
@@ -156,13 +157,17 @@ class HostViews:
     """
 
     def __init__(self, reader: HostReader, driver: VirtDriver, ledger: LockedLedger, known: KnownProviders) -> None:
-        self.read, self.read_for, self.check_host = reader.read, reader.read_for, driver.check_host
+        self._reader, self.read_for, self.check_host = reader, reader.read_for, driver.check_host
         self._driver, self._ledger, self._known = driver, ledger, known
         self._prepared = driver.prepared_kinds()
         self._reading = locks.Lock(locks.READING)
         self.providers = Providers()
         # The demands that were read for these providers, by their input.
         self._read_demands: tuple[Providers, dict[bytes, demands.Demand]] = self.providers, {}
+
+    def read(self) -> Views:
+        """As :meth:`HostReader.read`."""
+        return self._reader.read(self._ledger.now)
 
     def demand(self, allocations: Mapping[str, Any] | DeviceRequest | None, flavor: Any,
                instance: Any) -> demands.Demand:

@@ -7,10 +7,12 @@ and is left out: a host has thousands of devices, and hardly any contains anothe
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Iterator
 from collections.abc import Sequence
 
 from devicetrack import vocabulary
+from devicetrack.engine.snapshot import Snapshot
 from devicetrack.engine.views import named_instances
 from devicetrack.engine.views import Views
 from devicetrack.objects.compact import Compact
@@ -22,36 +24,53 @@ from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import Record
 
 
-def complete(views: Views, tokens_of: Callable[[Sequence[InventoryDevice]], Sequence[Exclusions]]) -> Views:
+def complete(views: Views, tokens_of: Callable[[Sequence[InventoryDevice]], Sequence[Exclusions]],
+             before: Snapshot | None = None) -> Views:
     """Add to the devices of the host, and to everything else that may be a part of them or contain them, what excludes.
 
     :param tokens_of: as :meth:`devicetrack.virt.driver.VirtDriver.containment`
+    :param before: the last snapshot, whose devices and parents count where their kind cannot be read now
     """
     inventory, owners = views.inventory, views.owners
     lacking = sorted(owners.keys() - views.devices.keys())
     rows = [_of_row(owners[key]) for key in lacking]
-    made = sorted({(one.kind, one.parent): one for one in inventory.capacities}.values(), key=lambda one: one[:2])
+    unread, makers = ([], []) if before is None or not inventory.unknown else _unread(before, inventory.known_kinds)
+    made = sorted([*{(one.kind, one.parent): _of_parent(one) for one in inventory.capacities}.values(), *makers],
+                  key=lambda one: (one.kind, one.parent or ''))
     strangers = sorted(set(_strangers(views)))
-    kinds = {*Compact(InventoryDevice, inventory.devices).column('kind'), *(one.kind for one in rows),
-             *(one.kind for one in made)}
+    kinds = {*Compact(InventoryDevice, inventory.devices).column('kind'),
+             *(one.kind for one in (*rows, *made, *unread))}
     if len(kinds) + bool(strangers) < 2:
         return views                            # one kind knows by itself what contains what
     devices = list(inventory.devices)
-    found = list(tokens_of([*devices, *rows, *map(_of_parent, made), *map(_of_address, strangers)]))
+    found = list(tokens_of([*devices, *rows, *made, *unread, *map(_of_address, strangers)]))
     shared = _shared(found)
     if not shared:
         return views
     kept = [tuple(one for one in tokens if one[0] in shared) for tokens in found]
     of_devices, kept = kept[:len(devices)], kept[len(devices):]
     of_rows, kept = kept[:len(rows)], kept[len(rows):]
-    of_made, of_strangers = kept[:len(made)], kept[len(made):]
+    of_made, kept = kept[:len(made)], kept[len(made):]
+    of_unread, of_strangers = kept[:len(unread)], kept[len(unread):]
     if any(of_devices):
         inventory = inventory._replace(devices=Compact(InventoryDevice, [
             tuple(_with(device, tokens)) for device, tokens in zip(devices, of_devices, strict=True)]))
     return views._replace(inventory=inventory, containment=Containment(
         {DeviceKey(*row.key): tokens for row, tokens in zip(rows, of_rows, strict=True) if tokens},
-        {(one.kind, one.parent): tokens for one, tokens in zip(made, of_made, strict=True) if tokens},
-        {address: tokens for address, tokens in zip(strangers, of_strangers, strict=True) if tokens}))
+        {(one.kind, one.parent or ''): tokens for one, tokens in zip(made, of_made, strict=True) if tokens},
+        {address: tokens for address, tokens in zip(strangers, of_strangers, strict=True) if tokens},
+        {one.key: _with(one, tokens).exclusions for one, tokens in zip(unread, of_unread, strict=True) if tokens}))
+
+
+def _unread(before: Snapshot, known_kinds: Collection[str]) -> tuple[list[InventoryDevice], list[InventoryDevice]]:
+    """The devices of a snapshot whose kind cannot be read now, and the parents that make such devices."""
+    devices = [InventoryDevice(*device.key, '', device.place.resource_class, device.place.parent,
+                               device.place.numa_node, device.details, exclusions=device.exclusions)
+               for device in before.devices.each() if device.key.kind not in known_kinds and device.is_named]
+    makers = {(place.kind, place.parent): InventoryDevice(place.kind, '', '', place.resource_class, place.parent,
+                                                          place.numa_node, '')
+              for place, pool in before.pools.items() if pool.is_creatable and place.kind not in known_kinds}
+    return devices, list(makers.values())
 
 
 def _shared(found: Sequence[Exclusions]) -> set[str]:

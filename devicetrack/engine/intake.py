@@ -283,6 +283,8 @@ def _reasons(now: Snapshot, device: Device, unhealthy: str | None, adoptable: bo
 def read_containment(now: Snapshot, found: Containment) -> Snapshot:
     """Note what contains what, of everything that the last inventory did not show as a device."""
     now = now._replace(recorded=found.recorded, made=found.made)
-    absent = {key: device._replace(exclusions=now.absent(key, device.place.parent)) for key in found.recorded
-              if (device := now.devices.get(key)) is not None and (device.is_unborn or GONE in device.reasons)}
-    return now.with_devices(absent).with_strangers(found.strangers)
+    changed = {key: device._replace(exclusions=exclusions) for key, exclusions in found.unread.items()
+               if (device := now.devices.get(key)) is not None and not device.is_unborn}
+    changed |= {key: device._replace(exclusions=now.absent(key, device.place.parent)) for key in found.recorded
+                if (device := now.devices.get(key)) is not None and (device.is_unborn or GONE in device.reasons)}
+    return now.with_devices(changed).with_strangers(found.strangers)

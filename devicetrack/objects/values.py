@@ -227,12 +227,14 @@ class Containment(NamedTuple):
 
     ``recorded`` are those of devices that only rows name, and ``made`` those that each device has which a parent makes,
     by the kind and the name of the parent. ``strangers`` are those of things that domains use and that are neither a
-    device of the host nor one of a row, by address.
+    device of the host nor one of a row, by address. ``unread`` are those of devices that an earlier look showed, and
+    whose kind could not be read now.
     """
 
     recorded: Mapping[DeviceKey, Exclusions] = {}
     made: Mapping[tuple[str, str], Exclusions] = {}
     strangers: Mapping[str, Exclusions] = {}
+    unread: Mapping[DeviceKey, Exclusions] = {}
 
 
 NOTHING_CONTAINED: Final = Containment()

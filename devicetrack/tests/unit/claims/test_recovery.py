@@ -7,6 +7,7 @@ import fixtures as patches
 from devicetrack import exception
 from devicetrack.claims import repairs
 from devicetrack.engine import findings
+from devicetrack.objects import DeviceRequest
 from devicetrack.objects.values import DeviceKey
 from devicetrack.store.api import Changes
 from devicetrack.testing import fake
@@ -354,6 +355,54 @@ class UnknownInventoryTestCase(HostTestCase):
         self.assertEqual(1, host.free())
         host.delete(instance)
         self.assertEqual(({'d0': FREE}, [], 3), (host.states(), host.mdevs(), host.free()))
+
+
+class UnreadPartTestCase(HostTestCase):
+    """The part or the whole is of a kind that cannot be read for a while."""
+
+    scenarios = base.table(
+        *((f'{first} before {second}, {unread} unread', first, second, unread)
+          for pair, kinds in ((('CUSTOM_GPU', 'VGPU'), ('pci', 'mdev')),
+                              (('CUSTOM_CONTROLLER', 'CUSTOM_PMEM_NAMESPACE_DISK'), ('pci', 'vpmem')))
+          for first, second in (pair, pair[::-1]) for unread in kinds), names=('first', 'second', 'unread'))
+
+    def setUp(self):
+        super().setUp()
+        machine = fake.FakeHost()
+        machine.add_parent('pci_0000_82_00_0', units=2, address='0000:82:00.0')
+        machine.add_function('0000:82:00.0', 'CUSTOM_GPU')
+        machine.add_function('0000:84:00.0', 'CUSTOM_CONTROLLER')
+        machine.add_namespace('disk0', 'DISK', parent='0000:84:00.0')
+        self.one = fixtures.Host(ready=False)
+        self.one.machine = machine
+        self.useFixture(self.one)
+        self.one.manager.init_host(None)
+
+    def claim(self, resource_class):
+        return self.one.claim(Instance(), DeviceRequest.of((resource_class, 1)))
+
+    def check_second(self):
+        self.assertIn('1 withheld' if self.second != 'VGPU' else '2 withheld',
+                      str(self.assertRaises(exception.NoFit, self.claim, self.second)))
+
+    def test_no_claim_gets_the_other_one(self):
+        self.one.machine.unknown_kinds[self.unread] = 'it fails'
+        self.one.audit()
+        self.claim(self.first)
+        self.check_second()
+        self.one.audit()
+        self.check_second()
+        self.one.machine.clear()
+        self.one.audit()
+        self.check_second()
+
+    def test_nor_if_it_fails_after_the_first_claim(self):
+        first = self.claim(self.first)
+        self.one.machine.unknown_kinds[self.unread] = 'it fails'
+        self.one.audit()
+        self.check_second()
+        first.abort()
+        self.claim(self.second)
 
 
 class GoneTestCase(HostTestCase):
