@@ -557,8 +557,8 @@ def _refuse(views: Views, guests: Iterable[GuestRecord], record: Record) -> None
         refuse(f'this host does not read devices of kind {key.kind}: see its options')
     if any(device.key == key for device in inventory.devices):
         refuse('the host has it, or another device of its name: release its instance, which wipes it')
-    if details.is_made(record.details) and (record.kind, record.parent) in views.parents:
-        refuse(f'it is made for its instance, and its parent {record.parent} is there: release its instance')
+    if views.is_to_be_made(record) and (record.kind, record.parent) in views.parents:
+        refuse(f'it is yet to be made for its instance, and its parent {record.parent} is there: release its instance')
     recording = {guest.instance_uuid for guest in guests
                  if any((device.kind, device.identifier) == key and not device.beside for device in guest.devices)}
     for use in usage.uses:

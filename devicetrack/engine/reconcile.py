@@ -356,10 +356,7 @@ class _Reconciliation:
                                     f'{record.kind}', 'see which device the guest uses by this address; until the '
                                     'address leads to it again, nothing of the guest is taken back')
         if not there:
-            # The row of a device that we make ourselves exists before the device.
-            to_be_made = details.is_made(record.details) and (
-                record.state == vocabulary.CLAIMED or self.views.waits_for_devices(uuid))
-            if not to_be_made:
+            if not self.views.is_to_be_made(record):
                 yield from self._gone(key, record)
             elif (record.kind, record.parent) not in self.views.parents:
                 yield from self._gone(key, record, f'its parent {record.parent}, which is to make it, is not there; ')

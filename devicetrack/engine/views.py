@@ -15,8 +15,10 @@ import itertools
 import operator
 from typing import NamedTuple
 
+from devicetrack import vocabulary
 from devicetrack.engine.migrations import Endpoint
 from devicetrack.engine.migrations import Move
+from devicetrack.objects import details
 from devicetrack.objects.compact import ByKey
 from devicetrack.objects.compact import Compact
 from devicetrack.objects.compact import Key
@@ -96,6 +98,11 @@ class Views(_Views):
     def waits_for_devices(self, instance_uuid: str) -> bool:
         """Whether the host booted, and the devices of an instance are yet to be made ready."""
         return self.boot_changed and instance_uuid not in self.realized
+
+    def is_to_be_made(self, record: Record) -> bool:
+        """Whether the host need not have the device of a row yet: it is made for its instance, and after each boot."""
+        return details.is_made(record.details) and (
+            record.state == vocabulary.CLAIMED or self.waits_for_devices(record.instance_uuid))
 
     # Each is computed once for everybody who compares the same look. The keys are plain tuples, which equal a DeviceKey
     # and hash as it does. There are thousands, and the garbage collector need not look at them again.
