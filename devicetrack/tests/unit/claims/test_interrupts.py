@@ -234,7 +234,8 @@ class EveryLineTestCase(base.TestCase):
     def test_of_a_close(self) -> None:
         def check(where: str) -> None:
             manager = self.host.manager
-            self.assertRaises(exception.NotReady, manager.close() or manager.held)
+            manager.close()
+            self.assertRaises(exception.NotReady, manager.held)
             self.host.manager = self.host.another_manager()
             self.host.manager.init_host(self.host.context)
             self.check(where)
