@@ -271,10 +271,20 @@ def lost_rows(views: Views) -> dict[DeviceKey, GuestRecord]:
     return lost
 
 
-def kinds_with_unread_names(records: Sequence[Record]) -> frozenset[str]:
-    """The kinds of rows whose identifier is no text: each may be the row of any device of its kind."""
+class _EveryKind(Container[str]):
+
+    def __contains__(self, _kind: object) -> bool:
+        return True
+
+
+def kinds_with_unread_names(records: Sequence[Record]) -> Container[str]:
+    """The kinds of rows whose identifier is no text: each may be the row of any device of its kind.
+
+    The row of a kind that is no text may be of any device.
+    """
     found = Compact(Record, records)
     if UNKNOWN_GENERATION not in set(found.column('generation')):
         return frozenset()
-    return frozenset(kind for kind, identifier, generation in found.columns('kind', 'identifier', 'generation')
-                     if generation == UNKNOWN_GENERATION and ESCAPE in identifier)
+    unread = {kind for kind, identifier, generation in found.columns('kind', 'identifier', 'generation')
+              if generation == UNKNOWN_GENERATION and (ESCAPE in kind or ESCAPE in identifier)}
+    return _EveryKind() if any(ESCAPE in kind for kind in unread) else unread

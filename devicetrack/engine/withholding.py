@@ -36,7 +36,7 @@ _ORDER: Final = {reason: number for number, reason in enumerate(vocabulary.WITHH
 UNREADABLE: Final = 'its reasons in the store cannot be read'
 UNREAD: Final = 'who uses it could not be read'
 OWNED: Final = 'the store says that it has an owner'
-UNNAMED: Final = 'it may be the device of a row whose identifier is damaged'
+UNNAMED: Final = 'it may be the device of a row whose kind or identifier is damaged'
 
 
 class Target(NamedTuple):

@@ -169,13 +169,16 @@ def limited(extra_specs: Mapping[str, str]) -> list[Limited]:
     """
     amounts: dict[str, dict[str, int]] = {}     # by group, those of devices with traits
     traits: dict[str, dict[str, str]] = {}
+    with_namespaces = set[str]()
     for name, value in extra_specs.items():
         if match := _GROUPED.fullmatch(name):
             if match['what'] == 'trait':
                 traits.setdefault(match['group'], {})[match['name']] = value
                 continue
             of_group = amounts.setdefault(match['group'], {})
-            if match['name'] not in OF_THE_SERVICE and not match['name'].startswith(_NAMESPACE):
+            if match['name'].startswith(_NAMESPACE):        # the node itself counts all of them, in one provider
+                with_namespaces.add(match['group'])
+            elif match['name'] not in OF_THE_SERVICE:
                 of_group[match['name']] = _amount(name, value)
     groups = [group for group, of_group in amounts.items() if group and any(of_group.values())]
     if extra_specs.get(_GROUP_POLICY) == 'isolate' and len(groups) > 1:
@@ -189,7 +192,7 @@ def limited(extra_specs: Mapping[str, str]) -> list[Limited]:
     found = []
     for group, asked in traits.items():
         devices = {name: amount for name, amount in amounts.get(group, {}).items() if amount}
-        if group in amounts and not devices and group:
+        if group in amounts and not devices and group and group not in with_namespaces:
             continue                            # it limits processors or memory
         words: dict[str, set[str]] = {'required': set(), 'forbidden': set()}
         for trait, value in asked.items():

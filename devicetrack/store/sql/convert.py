@@ -53,6 +53,12 @@ def wrong_columns(table: sa.Table, row: Sequence[Any]) -> list[str]:
             if type(value) not in types]
 
 
+def of_unknown_hosts(rows: Iterable[Record], host_uuid: str) -> list[Record]:
+    """Rows whose host is damaged, as a host has them: each may be of any host, so its device is nobody else's here."""
+    return [row._replace(host_uuid=host_uuid, details='a host_uuid that is none', generation=UNKNOWN_GENERATION,
+                         was_realized=True) for row in rows]
+
+
 def key_of(table: sa.Table, row: Sequence[Any]) -> str:
     """The primary key of a row, all columns in their order, for people."""
     mended = map(_stand_in, _TYPES[table], row)

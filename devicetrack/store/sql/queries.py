@@ -67,6 +67,9 @@ TRIES: Final = (
 # The store sorts what they find.
 RECORDS: Final = _select(models.assignments, [])
 RECORDS_OF_HOST: Final = _select(models.assignments, ['host_uuid'])
+# For SQLite: those whose host is no UUID.
+RECORDS_OF_NO_HOST: Final = sa.select(models.assignments).where(sa.or_(
+    sa.func.typeof(models.assignments.c.host_uuid) != 'text', sa.func.length(models.assignments.c.host_uuid) != 36))
 RECORDS_OF_INSTANCE: Final = _select(models.assignments, ['host_uuid', 'instance_uuid'])
 RECORDS_EVERYWHERE: Final = _select(models.assignments, ['instance_uuid'])
 

@@ -204,7 +204,11 @@ class SQLStore(database.Database, api.Store):
         return list(self._records(queries.RECORDS, {}))
 
     def records_of_host(self, host_uuid: str) -> Sequence[Record]:
-        return self._records(queries.RECORDS_OF_HOST, {'host_uuid': host_uuid})
+        found = self._records(queries.RECORDS_OF_HOST, {'host_uuid': host_uuid})
+        if self.engine.dialect.name in models.SERVERS:          # nobody can damage a row there
+            return found
+        damaged = convert.of_unknown_hosts(self._records(queries.RECORDS_OF_NO_HOST, {}), host_uuid)
+        return Compact(Record, [*found, *damaged]) if damaged else found
 
     def records_of_instance(self, host_uuid: str, instance_uuid: str) -> list[Record]:
         return list(self._records(queries.RECORDS_OF_INSTANCE,

@@ -114,6 +114,36 @@ class UnreadNameTestCase(base.TestCase):
         self.assertRaises(exception.NoFit, host.claim, Instance(), pmem=1)
 
 
+class UnreadKindTestCase(base.TestCase):
+    """A row whose kind is no text may be of any device."""
+
+    scenarios = base.table(
+        ('bytes', "kind = x'ff'"),
+        ('text that is none', "kind = CAST(x'76ff' AS TEXT)"),
+        names=('change',))
+    change: str
+
+    def test_no_other_instance_gets_its_device(self) -> None:
+        host = self.useFixture(fixtures.Host(devices=2))
+        host.claim(Instance(), pmem=1)
+        store: Any = host.store.store
+        with sqlite3.connect(store.path) as connection:
+            connection.execute(f'UPDATE assignments SET {self.change}')
+        connection.close()
+        for happens in (host.restart, host.audit):
+            happens()
+            self.assertRaises(exception.NoFit, host.claim, Instance(), pmem=1)
+        self.assertEqual([('d0', withholding.UNNAMED), ('d1', withholding.UNNAMED)], [
+            (one.target.name, one.causes[vocabulary.IN_DOUBT].detail) for one in host.manager.list_withheld()
+            if vocabulary.IN_DOUBT in one.causes])
+        with sqlite3.connect(store.path) as connection:
+            connection.execute("UPDATE assignments SET kind = 'vpmem'")
+        connection.close()
+        host.restart()
+        host.claim(Instance(), pmem=1)
+        self.assertRaises(exception.NoFit, host.claim, Instance(), pmem=1)
+
+
 class WrongTypeTestCase(base.TestCase):
     """SQLite keeps a value of any type in any column: whoever changed the file, one row is lost and not the host."""
 
@@ -125,6 +155,10 @@ class WrongTypeTestCase(base.TestCase):
         ('details', 'assignments', 'details = CAST(details AS BLOB)'),
         ('owner', 'assignments', 'instance_uuid = CAST(instance_uuid AS BLOB)'),
         ('identifier', 'assignments', 'identifier = CAST(identifier AS BLOB)'),
+        ('kind', 'assignments', 'kind = CAST(kind AS BLOB)'),
+        ('host', 'assignments', 'host_uuid = CAST(host_uuid AS BLOB)'),
+        ('host that is no text', 'assignments', "host_uuid = x'ff'"),
+        ('host that is none', 'assignments', 'host_uuid = substr(host_uuid, 2)'),
         ('role', 'assignments', "role = x'ff'"),
         ('state', 'assignments', "state = x'00'"),
         ('claim', 'assignments', "claim_id = x'ff'"),

@@ -299,6 +299,8 @@ class TraitsNobodyKnowsTestCase(base.TestCase):
         ('a word', f'trait:{TYPE_36}', 'wanted', {'resources:VGPU': '1'}),
         ('of one of two classes', f'trait:{TYPE_36}', 'required', {'resources:VGPU': '1', 'resources:CUSTOM_A': '1'}),
         ('of namespaces', f'trait:{TYPE_36}', 'required', {'hw:pmem': '4GB'}),
+        ('of a group of namespaces', 'trait1:CUSTOM_GOLD', 'required', {f'resources1:{A}': '1'}),
+        ('of a group of namespaces, forbidden', 'trait_A:CUSTOM_GOLD', 'forbidden', {f'resources_A:{A}': '1'}),
         ('of functions', 'trait:CUSTOM_GOLD', 'required', {ALIAS: 'qat:1'}),
         ('other providers for each group', 'group_policy', 'isolate', {'resources1:VGPU': '1', 'resources2:VGPU': '1'}),
         names=('name', 'value', 'beside'))
