@@ -207,6 +207,20 @@ class TestFindings(AuditTestCase):
 
 
 class TestRepair(AuditTestCase):
+    def test_an_instance_whose_card_came_to_another_address(self) -> None:
+        instance = self.spawn('_p0')
+        old = self.placement.provider(self.node, f'{self.name}_old')
+        self.direct.put_inventories(old, self.direct.get_inventories(old).generation, {VGPU: values.ClassInventory(4)})
+        self.direct.put_traits(old, self.direct.get_traits(old).generation, {tree.mark(tree.COUNTS, VGPU), tree.MADE})
+        self.write(instance.uuid, {self.node: CPU, old: {VGPU: 1}})
+        self.report()
+        self.assertIn((instance.uuid, audit.WRONG_PROVIDER, audit.ALLOCATE), self.found())
+        self.run_audit('--repair')
+        self.assertEqual({self.node: CPU, self.providers['_p0']: {VGPU: 1}}, self.held(instance))
+        self.report()
+        self.assertIsNone(self.direct.find_provider(f'{self.name}_old'))
+        self.assertEqual([], self.found())
+
     def test_wrong_provider_and_amount_of_an_instance_at_rest(self) -> None:
         elsewhere, more, less = self.spawn('_p0'), self.spawn('_p1', pmem=1), self.spawn('_p1', vgpu=2)
         self.write(elsewhere.uuid, {self.node: CPU, self.providers['_p1']: {VGPU: 1}})
