@@ -45,18 +45,8 @@ _OF_ANOTHER: Final = 'the answer is not one of placement'
 Parsed = TypeVar('Parsed')
 
 
-class _Refusal(Exception):
-    """An answer that is neither a success nor a failure of the server. Each call interprets it."""
-
-    def __init__(self, request: str, status: int, code: str, detail: str) -> None:
-        super().__init__(request, status, code, detail)
-        self.request, self.status, self.code, self.detail = request, status, code, detail
-
-    def conflicts(self, code: str) -> bool:
-        return self.status == 409 and self.code == code
-
-    def plain(self) -> errors.PlacementError:
-        return errors.PlacementRefused(self.request, self.status, self.code, self.detail)
+# Makes the error of a conflict, from its request and its detail.
+Conflict = Callable[[str, str], errors.PlacementError]
 
 
 class Client:
@@ -101,12 +91,8 @@ class Client:
         body: dict[str, Any] = {'uuid': uuid, 'name': name}
         if parent_uuid is not None:
             body['parent_provider_uuid'] = parent_uuid
-        try:
-            return self._answer('POST', '/resource_providers', _provider, body)
-        except _Refusal as refusal:
-            if refusal.conflicts(_DUPLICATE):
-                raise errors.ProviderExists(uuid, name) from None
-            raise refusal.plain() from None
+        return self._answer('POST', '/resource_providers', _provider, body,
+                            conflicts={_DUPLICATE: lambda _request, _detail: errors.ProviderExists(uuid, name)})
 
     def delete_provider(self, uuid: str) -> None:
         """Delete a provider.
@@ -114,12 +100,8 @@ class Client:
         :raises ProviderInUse: it has allocations or children
         :raises errors.NoSuchProvider: there is no such provider
         """
-        try:
-            self._do('DELETE', f'/resource_providers/{uuid}')
-        except _Refusal as refusal:
-            if refusal.status == 409 and refusal.code in _PROVIDER_IN_USE:
-                raise errors.ProviderInUse(uuid, refusal.detail) from None
-            raise _of_provider(refusal, uuid) from None
+        self._do('DELETE', f'/resource_providers/{uuid}', provider=uuid, conflicts=dict.fromkeys(
+            _PROVIDER_IN_USE, lambda _request, detail: errors.ProviderInUse(uuid, detail)))
 
     def get_inventories(self, uuid: str) -> values.Inventories:
         """:raises errors.NoSuchProvider: there is no such provider"""
@@ -176,11 +158,11 @@ class Client:
 
     def ensure_class(self, name: str) -> None:
         """Make a custom resource class unless there is one."""
-        self._plain('PUT', f'/resource_classes/{parse.quote(name, safe="")}')
+        self._do('PUT', f'/resource_classes/{parse.quote(name, safe="")}')
 
     def ensure_trait(self, name: str) -> None:
         """Make a custom trait unless there is one."""
-        self._plain('PUT', f'/traits/{parse.quote(name, safe="")}')
+        self._do('PUT', f'/traits/{parse.quote(name, safe="")}')
 
     def find_traits(self, prefix: str) -> frozenset[str]:
         """Return the names of all traits with this prefix, whichever provider has them."""
@@ -230,10 +212,10 @@ class Client:
         """Remove all allocations of a consumer, whatever its generation; False if it had none."""
         try:
             self._do('DELETE', f'/allocations/{consumer_uuid}')
-        except _Refusal as refusal:
+        except errors.PlacementRefused as refusal:
             if refusal.status == 404:
                 return False
-            raise refusal.plain() from None
+            raise
         return True
 
     def reshape(self, inventories: Mapping[str, values.Inventories], consumers: Iterable[values.Consumer]) -> None:
@@ -252,57 +234,44 @@ class Client:
     # -- requests -----------------------------------------------------------------------------------------------------
 
     def _get(self, path: str, parsed: Callable[[Any], Parsed], provider: str | None = None) -> Parsed:
-        try:
-            return self._answer('GET', path, parsed)
-        except _Refusal as refusal:
-            raise _of_provider(refusal, provider) from None
+        return self._answer('GET', path, parsed, provider=provider)
 
     def _put(self, path: str, body: Any, parsed: Callable[[Any], Parsed], provider: str) -> Parsed:
         """Change a provider under its generation."""
-        try:
-            return self._answer('PUT', path, parsed, body)
-        except _Refusal as refusal:
-            if refusal.conflicts(_CONCURRENT_UPDATE):
-                raise errors.ProviderConflict(refusal.request, (provider,)) from None
-            if refusal.conflicts(_INVENTORY_IN_USE):
-                raise errors.InventoryInUse(refusal.request, refusal.detail) from None
-            raise _of_provider(refusal, provider) from None
+        return self._answer('PUT', path, parsed, body, provider, {
+            _CONCURRENT_UPDATE: lambda request, _detail: errors.ProviderConflict(request, (provider,)),
+            _INVENTORY_IN_USE: errors.InventoryInUse})
 
     def _write(self, method: str, path: str, body: Any) -> None:
         """Change allocations under their generations."""
-        try:
-            self._do(method, path, body, again=False)
-        except _Refusal as refusal:
-            if refusal.conflicts(_CONCURRENT_UPDATE):
-                raise errors.GenerationConflict(refusal.request) from None
-            if refusal.conflicts(_INVENTORY_IN_USE):
-                raise errors.InventoryInUse(refusal.request, refusal.detail) from None
-            if refusal.conflicts(_UNDEFINED):           # all other conflicts of allocations have a code
-                raise errors.NoCapacity(refusal.request, refusal.detail) from None
-            raise refusal.plain() from None
+        self._do(method, path, body, again=False, conflicts={
+            _CONCURRENT_UPDATE: lambda request, _detail: errors.GenerationConflict(request),
+            _INVENTORY_IN_USE: errors.InventoryInUse,
+            _UNDEFINED: errors.NoCapacity})             # all other conflicts of allocations have a code
 
-    def _plain(self, method: str, path: str) -> None:
-        try:
-            self._do(method, path)
-        except _Refusal as refusal:
-            raise refusal.plain() from None
-
-    def _answer(self, method: str, path: str, parsed: Callable[[Any], Parsed], body: Any = None) -> Parsed:
-        answer = self._send(method, path, body)
+    def _answer(self, method: str, path: str, parsed: Callable[[Any], Parsed], body: Any = None,
+                provider: str | None = None, conflicts: Mapping[str, Conflict] | None = None) -> Parsed:
+        answer = self._send(method, path, body, provider=provider, conflicts=conflicts)
         try:
             return parsed(answer.json())
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             # An unknown answer is not an empty one.
             raise errors.PlacementUnavailable(f'{method} {path}', _OF_ANOTHER) from error
 
-    def _do(self, method: str, path: str, body: Any = None, again: bool = True) -> None:
-        """Send a request that placement answers without a body."""
-        status = self._send(method, path, body, again).status_code
+    def _do(self, method: str, path: str, body: Any = None, **options: Any) -> None:
+        """Send a request that placement answers without a body. The options are those of a request."""
+        status = self._send(method, path, body, **options).status_code
         if status not in _WITHOUT_BODY:
             raise errors.PlacementUnavailable(f'{method} {path}', f'{_OF_ANOTHER}: {status}')
 
-    def _send(self, method: str, path: str, body: Any = None, again: bool = True) -> requests.Response:
-        """:param again: let the adapter repeat a request that could not be delivered"""
+    def _send(self, method: str, path: str, body: Any = None, again: bool = True, provider: str | None = None,
+              conflicts: Mapping[str, Conflict] | None = None) -> requests.Response:
+        """Send a request, and turn all answers but a success into an error.
+
+        :param again: let the adapter repeat a request that could not be delivered
+        :param provider: the provider that does not exist if the answer is a 404
+        :param conflicts: the errors of conflicts, by placement's code
+        """
         from keystoneauth1 import exceptions as ks_exceptions  # a host without a scheduler lacks it
         request = f'{method} {path}'
         options: dict[str, Any] = {'log': False}        # bodies name projects and users
@@ -326,13 +295,11 @@ class Client:
         if code is None:
             raise errors.PlacementUnavailable(request, f'{_OF_ANOTHER}: {answer.status_code} {detail}',
                                               answer.status_code)
-        raise _Refusal(request, answer.status_code, code, detail)
-
-
-def _of_provider(refusal: _Refusal, provider: str | None) -> errors.PlacementError:
-    if refusal.status == 404 and provider is not None:
-        return errors.NoSuchProvider(provider)
-    return refusal.plain()
+        if answer.status_code == 404 and provider is not None:
+            raise errors.NoSuchProvider(provider)
+        if answer.status_code == 409 and conflicts is not None and code in conflicts:
+            raise conflicts[code](request, detail)
+        raise errors.PlacementRefused(request, answer.status_code, code, detail)
 
 
 def _reason(answer: requests.Response) -> tuple[str | None, str]:
