@@ -295,7 +295,7 @@ class ForgetTestCase(RepairTestCase):
         self.machine.redefine_guest(instance.uuid)
         self.machine.remove(key)
         self.machine.reboot()
-        self.machine.before('realize', exception.HypervisorUnreachable('fake', 'busy'), times=1)
+        self.machine.before('realize', exception.HypervisorUnreachable('fake', 'busy'))
         self.host.restart()
         self.assertRaises(exception.RowStays, self.host.running.repairs.forget, key, instance.uuid)
         self.machine.parents.clear()
