@@ -133,16 +133,17 @@ class PartnerSearch:
 
     def _groups(self, resource_class: str, provider_uuid: str | None, demand: Demand) -> list[_Group]:
         groups: dict[TypeAtParent, _Group] = {}
-        for one in allocator.available(self._ledger.now, resource_class, provider_uuid, demand):
-            facts = self._declarations.of_device(one.kind, one.parent, one.details)
+        for device, amount in allocator.available(self._ledger.now, resource_class, provider_uuid, demand):
+            kind, parent = device.key.kind, device.place.parent
+            facts = self._declarations.of_device(kind, parent, device.details)
             if facts is None:
                 continue                        # it came since the last audit
-            key = TypeAtParent(one.kind, one.parent, facts.sort.type)
-            group = groups.get(key, _Group(one.kind, one.parent, facts, []))
-            if one.identifier is not None:
-                group.names.append(one.identifier)
+            key = TypeAtParent(kind, parent, facts.sort.type)
+            group = groups.get(key, _Group(kind, parent, facts, []))
+            if device.is_named:
+                group.names.append(device.key.identifier)
             else:
-                group = group._replace(makes=group.makes + one.amount)
+                group = group._replace(makes=group.makes + amount)
             groups[key] = group
         return list(groups.values())
 

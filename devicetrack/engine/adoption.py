@@ -20,8 +20,6 @@ from devicetrack.engine.repair_plan import Repair
 from devicetrack.engine.views import Views
 from devicetrack.objects.things import Exclusions
 from devicetrack.objects.values import DeviceKey
-from devicetrack.objects.values import FIRST_GENERATION
-from devicetrack.objects.values import Record
 
 # The claim id of such a row. No claim of a manager has this id.
 CLAIM_ID: Final = 'adopted'
@@ -53,10 +51,8 @@ def adoptions(views: Views, instance_uuid: str, keys: Iterable[DeviceKey],
         for other in found:
             if (token := exclusion.shared(device.exclusions, views.exclusions_of(other.device), True)) is not None:
                 raise refuse(f'it and {other.device} are a part of {token} and all of it, or twice all of it')
-        found.append(Repair(findings.ADOPT, key, instance_uuid, None, Record(
-            views.host_uuid, key.kind, key.identifier, instance_uuid, None, vocabulary.CURRENT, vocabulary.ACTIVE,
-            len(own) + len(found), CLAIM_ID, FIRST_GENERATION, provider, device.resource_class, device.parent,
-            device.numa_node, device.details, 0), _REASON))
+        found.append(Repair(findings.ADOPT, key, instance_uuid, None, device.row(
+            views.host_uuid, instance_uuid, vocabulary.ACTIVE, len(own) + len(found), CLAIM_ID, provider), _REASON))
     return found
 
 

@@ -32,7 +32,6 @@ from devicetrack.engine.snapshot import Claimed
 from devicetrack.engine.snapshot import Device
 from devicetrack.engine.snapshot import Pool
 from devicetrack.engine.snapshot import Snapshot
-from devicetrack.engine.states import Available
 from devicetrack.objects.choice import Choice
 from devicetrack.objects.values import DeviceKey
 
@@ -233,12 +232,10 @@ def _available(now: Snapshot, pools: Iterable[Pool], affinity: Affinity) -> Iter
                 yield unborn(now, pool), now.room(pool) - pool.free
 
 
-def available(now: Snapshot, resource_class: str, provider_uuid: str | None, demand: Demand) -> list[Available]:
-    """The devices that an item of a demand could get."""
-    return [Available(device.key.kind, device.place.parent, device.key.identifier if device.is_named else None,
-                      device.details, amount)
-            for device, amount in _available(now, now.scope(resource_class, provider_uuid),
-                                             _affinity(now, demand, None))]
+def available(now: Snapshot, resource_class: str, provider_uuid: str | None,
+              demand: Demand) -> list[tuple[Device, int]]:
+    """The devices that an item of a demand could get. One that is not named stands for so many that can be made."""
+    return list(_available(now, now.scope(resource_class, provider_uuid), _affinity(now, demand, None)))
 
 
 def _affinity(now: Snapshot, demand: Demand, item_policy: str | None) -> Affinity:

@@ -19,7 +19,6 @@ from devicetrack.engine import guest_records
 from devicetrack.engine.views import domains_by_device
 from devicetrack.engine.views import named_for_another_kind
 from devicetrack.objects.values import DeviceKey
-from devicetrack.objects.values import FIRST_GENERATION
 from devicetrack.objects.values import GuestRecord
 from devicetrack.objects.values import Inventory
 from devicetrack.objects.values import InventoryDevice
@@ -114,9 +113,7 @@ def wiped(device: InventoryDevice, host_uuid: str, owner: str, provider_uuid: st
 
     :param owner: takes the place of an instance in the row
     """
-    row = Record(host_uuid, device.kind, device.identifier, owner, None, vocabulary.CURRENT, vocabulary.RELEASING, 0,
-                 'recover', FIRST_GENERATION, provider_uuid, device.resource_class, device.parent, device.numa_node,
-                 device.details, 0)
+    row = device.row(host_uuid, owner, vocabulary.RELEASING, 0, 'recover', provider_uuid)
     return Rebuilt(WIPE, device.key, None, row, 'no guest records it: it is wiped when the manager starts')
 
 
@@ -172,10 +169,7 @@ def _row(host_uuid: str, claim: _Recording, usage: Usage) -> Record:
         # The definition is older than the run of its guest, and nobody writes it again when the guest runs.
         role = vocabulary.CURRENT
     waits = role == vocabulary.INCOMING or (uuid in usage.arriving and not device.beside)
-    return Record(host_uuid, device.kind, device.identifier, uuid, device.migration_uuid, role,
-                  vocabulary.CLAIMED if waits else vocabulary.ACTIVE, device.position, device.claim_id,
-                  FIRST_GENERATION, device.provider_uuid, device.resource_class, device.parent, device.numa_node,
-                  device.details, 0)
+    return device.row(host_uuid, uuid, role, vocabulary.CLAIMED if waits else vocabulary.ACTIVE)
 
 
 def _names(domains: Collection[str]) -> str:

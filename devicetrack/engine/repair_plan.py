@@ -35,7 +35,6 @@ from devicetrack.engine.views import Views
 from devicetrack.objects import details
 from devicetrack.objects import identity
 from devicetrack.objects.values import DeviceKey
-from devicetrack.objects.values import FIRST_GENERATION
 from devicetrack.objects.values import Record
 from devicetrack.objects.values import RecordedDevice
 
@@ -149,9 +148,7 @@ def _left_behind(guests: Collection[str], recorded: guest_records.ByGuests, view
 def _row(device: RecordedDevice, instance_uuid: str, views: Views) -> Record:
     # The audit finds out whether an arriving guest has arrived. Then its row becomes active.
     state = vocabulary.CLAIMED if device.role == vocabulary.INCOMING else vocabulary.ACTIVE
-    return Record(views.host_uuid, device.kind, device.identifier, instance_uuid, device.migration_uuid, device.role,
-                  state, device.position, device.claim_id, FIRST_GENERATION, device.provider_uuid,
-                  device.resource_class, device.parent, device.numa_node, device.details, 0)
+    return device.row(views.host_uuid, instance_uuid, device.role, state)
 
 
 # -- existing rows ----------------------------------------------------------------------------------------------------

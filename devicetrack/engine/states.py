@@ -83,13 +83,3 @@ class PoolState(NamedTuple):
     held: int
     releasing: int
     excluded: str | None = None
-
-
-class Available(NamedTuple):
-    """A free device. With ``identifier`` None it stands for ``amount`` devices that a parent can make."""
-
-    kind: str
-    parent: str | None
-    identifier: str | None
-    details: str
-    amount: int

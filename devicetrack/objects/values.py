@@ -142,6 +142,13 @@ class InventoryDevice(NamedTuple):
     def key(self) -> DeviceKey:
         return DeviceKey(self.kind, self.identifier)
 
+    def row(self, host_uuid: str, instance_uuid: str, state: str, position: int, claim_id: str,
+            provider_uuid: str) -> Record:
+        """The row for an owner whom no claim made one. ``created_at`` is 0: the writer knows the time."""
+        return Record(host_uuid, self.kind, self.identifier, instance_uuid, None, vocabulary.CURRENT, state, position,
+                      claim_id, FIRST_GENERATION, provider_uuid, self.resource_class, self.parent, self.numa_node,
+                      self.details, 0)
+
 
 class Capacity(NamedTuple):
     """How many devices of one type a parent could still make when it was read.
@@ -402,6 +409,12 @@ class RecordedDevice(NamedTuple):
     @property
     def key(self) -> DeviceKey:
         return DeviceKey(self.kind, self.identifier)
+
+    def row(self, host_uuid: str, instance_uuid: str, role: str, state: str) -> Record:
+        """The row that a store without it lacks. ``created_at`` is 0: the writer knows the time."""
+        return Record(host_uuid, self.kind, self.identifier, instance_uuid, self.migration_uuid, role, state,
+                      self.position, self.claim_id, FIRST_GENERATION, self.provider_uuid, self.resource_class,
+                      self.parent, self.numa_node, self.details, 0)
 
 
 class GuestRecord(NamedTuple):

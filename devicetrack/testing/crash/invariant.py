@@ -101,7 +101,7 @@ def _exclusive(machine: Any, rows: Mapping[DeviceKey, Record],
 
 
 def _held(rows: Mapping[DeviceKey, Record], view: LedgerView) -> list[str]:
-    held = {(unit.kind, unit.identifier): unit.instance_uuid for unit in view.units}
+    held = {(device.kind, device.identifier): device.instance_uuid for device in view.devices}
     return [f'{key.identifier} has a row for {row.instance_uuid} and is held for {held.get(key)}'
             for key, row in rows.items() if held.get(key) != row.instance_uuid]
 
@@ -130,15 +130,15 @@ def at_rest(world: World, views: Mapping[str, LedgerView]) -> list[str]:
 
 
 def _excluded(view: LedgerView) -> set[DeviceKey]:
-    return {DeviceKey(unit.kind, unit.identifier) for unit in view.units
-            if unit.identifier is not None and vocabulary.EXCLUDED in unit.withheld.split(', ')}
+    return {DeviceKey(device.kind, device.identifier) for device in view.devices
+            if device.identifier is not None and vocabulary.EXCLUDED in device.withheld.split(', ')}
 
 
 def _forgotten(rows: Mapping[DeviceKey, Record], view: LedgerView) -> list[str]:
-    wrong = [f'{unit.identifier} is held for {unit.instance_uuid} without a row' for unit in view.units
-             if unit.instance_uuid is not None and (unit.kind, unit.identifier) not in rows]
-    wrong += [f'{unit.identifier} is withheld: {unit.withheld}' for unit in view.units
-              if not {reason for reason in unit.withheld.split(', ') if reason} <= _AT_REST]
+    wrong = [f'{device.identifier} is held for {device.instance_uuid} without a row' for device in view.devices
+             if device.instance_uuid is not None and (device.kind, device.identifier) not in rows]
+    wrong += [f'{device.identifier} is withheld: {device.withheld}' for device in view.devices
+              if not {reason for reason in device.withheld.split(', ') if reason} <= _AT_REST]
     if view.doubts:
         wrong.append(f'{view.doubts} commits are in doubt still')
     return wrong

@@ -87,7 +87,7 @@ class ComputeProcess:
         return list(self.manager.update_available_resource(self.context, self.manager.nodename))
 
 
-class UnitView(NamedTuple):
+class DeviceView(NamedTuple):
     """One device of a ledger."""
 
     kind: str
@@ -102,7 +102,7 @@ class LedgerView(NamedTuple):
     ``cordoned`` says how many more of each class claims could take if nothing were cordoned.
     """
 
-    units: tuple[UnitView, ...]
+    devices: tuple[DeviceView, ...]
     room: dict[str, int]
     doubts: int
     cordoned: dict[str, int]
@@ -124,7 +124,7 @@ def view_of(manager: ClaimManager) -> LedgerView | None:
         if device.state == selection.FREE and device.withheld == {vocabulary.CORDONED}:
             cordoned[device.resource_class] += 1
     return LedgerView(
-        tuple(UnitView(device.kind, device.identifier,
+        tuple(DeviceView(device.kind, device.identifier,
                        None if device.state == selection.FREE else device.instance_uuid,
                        withholding.text(device.withheld)) for device in devices),
         dict(room), len(running.rows.doubts), dict(cordoned))

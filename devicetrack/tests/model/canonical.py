@@ -114,18 +114,18 @@ class _View:
                         for domain in self.machine.domains.values()]
         self.records = {record.instance_uuid: record for record in self.machine.guest_records()}
         self.ready = memory.is_ready(host.manager)
-        self.units: dict[DeviceKey, Device] = {}
+        self.devices: dict[DeviceKey, Device] = {}
         self.free: list[DeviceKey] = []
         self.pools: list[Pool] = []
         if self.ready:
             now = memory.running(host.manager).ledger.now
-            self.units = {device.key: device for device in now.devices.values() if device.is_named}
+            self.devices = {device.key: device for device in now.devices.values() if device.is_named}
             self.pools = list(now.pools.values())
-            self.withheld_here = {key: sorted(now.withheld(device)) for key, device in self.units.items()}
+            self.withheld_here = {key: sorted(now.withheld(device)) for key, device in self.devices.items()}
             self.free = [device.key for device in sorted(
-                (device for device in self.units.values() if device.owner is None and not device.reasons),
+                (device for device in self.devices.values() if device.owner is None and not device.reasons),
                 key=lambda device: (device.place.order, device.since))]
-        self.keys = {*self.rows, *self.machine.devices, *self.units}
+        self.keys = {*self.rows, *self.machine.devices, *self.devices}
 
     def look(self) -> tuple:
         return (self.host.powered, self.ready, self.stored_boot == self.machine.boot,
@@ -138,17 +138,17 @@ class _View:
         of_row = None if row is None else (naming.guests[row.instance_uuid], naming.move_uuid(row.migration_uuid),
                                            row.role, row.state, row.position)
         data = self.machine.contents.get(key)
-        unit = self.units.get(key)
-        of_unit = None
-        if unit is not None:
-            owner = unit.owner
-            of_unit = (unit.state, unit.is_unborn, unit.is_unproven, self.withheld_here[key], owner and (
+        device = self.devices.get(key)
+        of_device = None
+        if device is not None:
+            owner = device.owner
+            of_device = (device.state, device.is_unborn, device.is_unproven, self.withheld_here[key], owner and (
                 naming.guests[owner.instance_uuid], owner.from_rows))
         users = tuple(sorted((naming.guests[domain.uuid], key in live, key in defined)
                              for domain, live, defined, _ in self.domains if key in live or key in defined))
         stored = self.withheld.get((key.kind, vocabulary.DEVICE, key.identifier))
         there = self.machine.devices.get(key)
-        return repr((of_row, None if data is None else naming.tokens[data], users, of_unit, stored,
+        return repr((of_row, None if data is None else naming.tokens[data], users, of_device, stored,
                      key in self.machine.unproven, key in self.machine.given, there and there.exclusions)), \
             self.free.index(key) if key in self.free else -1, key in self.machine.devices
 

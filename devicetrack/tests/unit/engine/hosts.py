@@ -153,7 +153,8 @@ def everything(ledger):
     devices, pools = ledger.devices(), ledger.pools()
     return (
         sorted(devices, key=lambda device: (device.kind, device.identifier or '')), pools,
-        [ledger.available(pool.resource_class, pool.provider_uuid, demand.NOTHING) for pool in pools],
+        [[(device.candidate, amount) for device, amount in ledger.available(
+            pool.resource_class, pool.provider_uuid, demand.NOTHING)] for pool in pools],
         sorted((device.instance_uuid, from_rows(ledger, device.instance_uuid))
                for device in devices if device.instance_uuid))
 

@@ -4,7 +4,6 @@ from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.engine import demand
 from devicetrack.engine import selection
-from devicetrack.engine.states import Available
 from devicetrack.tests import base
 from devicetrack.tests.unit.engine import hosts
 from devicetrack.tests.unit.engine.hosts import capacity
@@ -27,13 +26,16 @@ def choosy(amount=1, accepts=anything, provider_uuid=None, **affinity):
 class AvailableTestCase(base.TestCase):
 
     def available(self, ledger, provider_uuid=None, wanted=demand.NOTHING):
-        return ledger.available(VGPU, provider_uuid, wanted)
+        return [(device.place.parent, device.candidate.identifier, device.details, amount)
+                for device, amount in ledger.available(VGPU, provider_uuid, wanted)]
+
+    def names(self, *demanded, **wanted):
+        return [name for _parent, name, _details, _amount in self.available(*demanded, **wanted)]
 
     def test_each_free_device_is_offered_by_itself_and_what_can_be_made_together(self):
         ledger = hosts.ledger(mdev('a', 'p0'), mdev('b', 'p0'), capacity('p0', 3), capacity('p1', 0))
-        self.assertEqual([Available('mdev', 'p0', 'a', 'details of a', 1),
-                          Available('mdev', 'p0', 'b', 'details of b', 1),
-                          Available('mdev', 'p0', None, 'template of p0 nvidia-35', 3)], self.available(ledger))
+        self.assertEqual([('p0', 'a', 'details of a', 1), ('p0', 'b', 'details of b', 1),
+                          ('p0', None, 'template of p0 nvidia-35', 3)], self.available(ledger))
 
     def test_what_is_withheld_or_held_is_not_offered(self):
         devices = [mdev(name, 'p0') for name in 'abcd']
@@ -41,13 +43,13 @@ class AvailableTestCase(base.TestCase):
         ledger.withhold(devices[0].key, vocabulary.FOREIGN)
         ledger.hold([hosts.row(devices[1], 'k')])
         ledger.take('i', choosy())
-        self.assertEqual(['d'], [one.identifier for one in self.available(ledger)])
+        self.assertEqual(['d'], self.names(ledger))
 
     def test_only_what_the_affinity_and_the_provider_allow_is_offered(self):
         ledger = hosts.ledger(mdev('a', 'p0', numa_node=0), mdev('b', 'p1', numa_node=1), mdev('c', 'p2', numa_node=1))
         near = wants((VGPU, 1), numa_nodes=frozenset((1,)), numa_policy='required')
-        self.assertEqual(['b', 'c'], [one.identifier for one in self.available(ledger, wanted=near)])
-        self.assertEqual(['b'], [one.identifier for one in self.available(ledger, provider('p1'), near)])
+        self.assertEqual(['b', 'c'], self.names(ledger, wanted=near))
+        self.assertEqual(['b'], self.names(ledger, provider('p1'), near))
         self.assertEqual([], self.available(ledger, provider('nobody')))
 
 

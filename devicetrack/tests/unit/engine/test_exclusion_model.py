@@ -329,8 +329,8 @@ class Machine(stateful.RuleBasedStateMachine):
             assert (pool.total, pool.free, pool.room) == (len(ours), len(free), len(free))
             assert pool.held == sum(device.state == selection.HELD for device in ours)
             assert pool.releasing == sum(device.state == selection.RELEASING for device in ours)
-        line = [str(one.identifier) for name in (PMEM, SMALL)
-                for one in self.ledger.available(name, None, hosts.wants())]
+        line = [one.key.identifier for name in (PMEM, SMALL)
+                for one, _amount in self.ledger.available(name, None, hosts.wants())]
         assert sorted(line) == sorted(str(device.identifier) for device in devices
                                       if device.state == selection.FREE and not device.withheld)
 

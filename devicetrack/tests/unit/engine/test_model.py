@@ -304,8 +304,8 @@ class LedgerMachine(stateful.RuleBasedStateMachine):
     def whoever_is_free_stands_in_its_line_once(self):
         devices = self.ledger.devices()
         for resource_class in (PMEM, SMALL, VGPU, VGPU_B):
-            line = [(one.kind, one.identifier) for one in self.ledger.available(
-                resource_class, None, hosts.wants((resource_class, 1))) if one.identifier is not None]
+            line = [one.key for one, _amount in self.ledger.available(
+                resource_class, None, hosts.wants((resource_class, 1))) if one.is_named]
             assert sorted(line) == sorted(
                 device.key for device in devices if device.resource_class == resource_class
                 and device.state == selection.FREE and not device.withheld)
