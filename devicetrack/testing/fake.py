@@ -322,9 +322,10 @@ class FakeHost(fake_machine.Machine):
         """Return the PCI function that a device is, or None, and those that contain it, the nearest first."""
         own = device.identifier if vocabulary.PCI_ADDRESS.fullmatch(device.identifier) else None
         with self.lock:
+            if not device.kind:                 # an address of a domain
+                device = self.devices.get(self._owners_of_addresses.get(
+                    device.identifier, DeviceKey(MDEV, device.identifier)), device)
             parent = self.parents.get(device.parent or '')
-            if not device.kind and (there := self.devices.get(DeviceKey(MDEV, device.identifier))) is not None:
-                parent = self.parents.get(there.parent or '')
             card = own if parent is None else parent.address
             function = None if card is None else self.devices.get(DeviceKey(PCI, card))
             beyond = things.address_in(device.parent if card is None or function is None else function.parent)
@@ -345,7 +346,8 @@ class FakeHost(fake_machine.Machine):
                 *key, '', '', assignment.parent, None, '')])]
         places = {device.key: self.place_of(device) for device in devices}
         own, within = places[key]
-        return {*within, *(other.identifier for other, (_own, around) in places.items() if own in around)} - {None}
+        inside = [other for other, (_own, around) in places.items() if own in around] if own is not None else []
+        return {*within, *(self._addresses.get(other, other.identifier) for other in inside)}
 
     def obstacle(self, assignment: DeviceAssignment, usage: Usage,
                  owner: str | None = None) -> exception.DeviceInUse | exception.UsersUnknown | None:

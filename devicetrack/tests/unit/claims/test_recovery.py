@@ -11,6 +11,7 @@ from devicetrack.objects import DeviceRequest
 from devicetrack.objects.values import DeviceKey
 from devicetrack.store.api import Changes
 from devicetrack.testing import fake
+from devicetrack.testing import fake_guests
 from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import FREE
 from devicetrack.testing.fixtures import Instance
@@ -395,6 +396,28 @@ class UnreadPartTestCase(HostTestCase):
         self.one.machine.clear()
         self.one.audit()
         self.check_second()
+
+    def test_nor_after_a_start_if_a_domain_of_others_has_the_first(self):
+        machine = self.one.machine
+        key = machine.add_mdev('pci_0000_82_00_0') if self.first == 'VGPU' else next(
+            one.key for one in machine.devices.values() if one.resource_class == self.first)
+        address = path_of(machine.devices[key]) if key.kind == fake.VPMEM else key.identifier
+        machine.start_guest('x', [fake_guests.element(key.kind, address)])
+        machine.unknown_kinds[self.unread] = 'it fails'
+        self.one.restart()
+        self.assertRaises(exception.NoFit, self.claim, self.second)
+        machine.clear()
+        machine.delete_guest('x')
+
+    def test_nor_if_a_domain_of_others_gets_the_other_one_meanwhile(self):
+        machine, instance = self.one.machine, Instance()
+        self.one.claim(instance, DeviceRequest.of((self.first, 1)))
+        [other] = [one for one in machine.devices.values() if one.resource_class == self.second] or [
+            machine.devices[machine.add_mdev('pci_0000_82_00_0')]]
+        address = path_of(other) if other.kind == fake.VPMEM else other.identifier
+        machine.start_guest('x', [fake_guests.element(other.kind, address)])
+        self.assertRaises((exception.DeviceInUse, exception.NoFit), self.one.manager.realize, None, instance)
+        machine.delete_guest('x')
 
     def test_nor_if_it_fails_after_the_first_claim(self):
         first = self.claim(self.first)
