@@ -35,6 +35,7 @@ import errno
 import functools
 import os
 import re
+import threading
 from typing import Final
 from typing import NamedTuple
 from typing import TypeVar
@@ -58,6 +59,8 @@ NVME_NAME: Final = re.compile(r'nvme[0-9]+')
 # PCI-to-PCI, CardBus and semitransparent PCI-to-PCI bridges (PCI Code and ID Assignment Specification).
 _BRIDGES: Final = ('0604', '0607', '0609')
 _NO_SUBSYSTEM: Final = '0000:0000'
+# After so many looks of Tree.functions_again() every function was read in full.
+LOOKS: Final = 32
 
 # The registers of every function begin with these: vendor to header type, of which bit 7 says something else.
 _HEADER: Final = 16
@@ -144,7 +147,7 @@ class Look(NamedTuple):
 
 
 class Tree:
-    """The PCI functions of this host. Nothing here needs root.
+    """The PCI functions of this host. Nothing here needs root. Threads may share it.
 
     :param root: where sysfs is
     """
@@ -152,6 +155,11 @@ class Tree:
     def __init__(self, root: str = '/sys') -> None:
         self.root = root
         self._devices = os.path.join(root, 'bus/pci/devices')
+        # What functions_again() found last: their links, the functions, and whose turn it is.
+        self._links: Mapping[str, int] = {}
+        self._known: dict[str, Function] = {}
+        self._turn = 0
+        self._mutex = threading.Lock()
 
     def path(self, address: str) -> str:
         """Return the path of a function, whether it exists or not."""
@@ -175,6 +183,62 @@ class Tree:
         """
         look = self.look()
         return self.read(sorted(look.links), look)
+
+    def functions_again(self) -> list[Function]:
+        """As :meth:`functions`, and each is read in full only when it may have changed.
+
+        An audit reads them all, and a host has thousands. Every audit reads what a few listings show: which functions
+        there are, which driver each has, its network interfaces and its controller. It reads the rest of a function
+        again only when one of these changed. That is right because the rest depends on them:
+
+        - Another function at the address has another link in sysfs, and so has the same function after it left the bus.
+        - Vendor, product, subsystem, class, physical function and number of a virtual one never change while it is
+          there.
+        - The IOMMU group is assigned when a function comes or gets a driver. A function without a group is read every
+          time.
+        - The number of possible virtual functions is up to the driver. The list of all functions shows which ones
+          exist: when that list changed, physical functions are read again.
+        - A function with an NVMe controller, or one that could not be read, is read in full every time.
+
+        An administrator can write a reset method or a NUMA node while nothing else changes. So each look reads a part
+        of the functions in full, and ``LOOKS`` looks read them all. Nobody hands out or takes back a function by the
+        remembered values: that code reads the function itself, and the host's use of functions is read every time.
+
+        The kernel counts its events (``/sys/kernel/uevent_seqnum``). This ignores the count: a driver has a
+        function for a while before the kernel sends the event, and on a host with guests the count changes all the
+        time.
+
+        :raises CommandFailed: they cannot be listed; one that cannot be read has a ``problem`` instead
+        """
+        with self._mutex:
+            # The look comes first, so that the next look notices anything that changes after it.
+            look = self.look()
+            addresses = sorted(look.links)
+            # Read neighbours together, because a virtual function is read with its physical one.
+            some = set(addresses[self._turn * len(addresses) // LOOKS:(self._turn + 1) * len(addresses) // LOOKS])
+            self._turn = (self._turn + 1) % LOOKS
+            others_came_or_went = look.links != self._links
+            kept = {address: known for address in addresses
+                    if address not in some and (known := self._as_known(address, look)) is not None
+                    and not (others_came_or_went and known.total_vfs)}
+            kept.update((function.address, function) for function in self.read(
+                [address for address in addresses if address not in kept], look))
+            # One that was kept belongs to its physical function as that is now.
+            for address, function in kept.items():
+                if function.physfn is not None and (parent := kept.get(function.physfn)) is not function.parent:
+                    kept[address] = function._replace(parent=parent)
+            self._links, self._known = look.links, kept
+            return [kept[address] for address in addresses if address in kept]
+
+    def _as_known(self, address: str, look: Look) -> Function | None:
+        """Return a function as it was read last, if nothing shows that it has changed."""
+        known = self._known.get(address)
+        if known is None or look.links[address] != self._links.get(address) or address in look.controllers:
+            return None
+        if known.problem is not None or known.iommu_group is None or known.serial is not None:
+            return None
+        there = look.drivers.get(address), look.interfaces.get(address, ())
+        return known if there == (known.driver, known.net) else None
 
     def look(self) -> Look:
         """List the functions, and the driver of each.

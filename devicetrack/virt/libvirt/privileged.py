@@ -47,7 +47,7 @@ from devicetrack.virt.libvirt import descriptors
 from devicetrack.virt.libvirt import device_users
 from devicetrack.virt.libvirt import mdevctl
 from devicetrack.virt.libvirt import ndctl
-from devicetrack.virt.libvirt import pci_serial
+from devicetrack.virt.libvirt import pci_config
 from devicetrack.virt.libvirt import pci_use
 from devicetrack.virt.libvirt import root
 
@@ -556,12 +556,12 @@ def read_serial(sysfs: str, address: str) -> str | None:
     if os.path.lexists(os.path.join(directory, 'vpd')):
         fd = os.open(path_of(sysfs, address, 'vpd'), _READ)
         try:
-            found = pci_serial.of_vpd(lambda length, place: os.pread(fd, length, place))
+            found = pci_config.serial_of_vpd(lambda length, place: os.pread(fd, length, place))
         finally:
             os.close(fd)
         if found:
             return found
-    return pci_serial.of_config(_read(path_of(sysfs, address, 'config'), _MAX_CONFIG))
+    return pci_config.serial_of_config(_read(path_of(sysfs, address, 'config'), _MAX_CONFIG))
 
 
 def write_attribute(path: str, data: bytes) -> None:

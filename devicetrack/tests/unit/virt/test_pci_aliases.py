@@ -9,7 +9,7 @@ from devicetrack import exception
 from devicetrack.objects.pci_alias import PCIAlias
 from devicetrack.objects.pci_alias import PCIChoice
 from devicetrack.tests import base
-from devicetrack.virt.libvirt.kinds import pci_aliases
+from devicetrack.virt.libvirt.kinds import pci_options
 
 QAT = {'name': 'qat', 'vendor_id': '8086', 'product_id': '0443'}
 CLASS = 'CUSTOM_PCI_8086_0443'
@@ -20,7 +20,7 @@ def choice(resource_class: str = CLASS, **more: Any) -> PCIChoice:
 
 
 def read(aliases: list[Any]) -> Any:
-    return pci_aliases.read([alias if isinstance(alias, str) else json.dumps(alias) for alias in aliases])
+    return pci_options.read_aliases([alias if isinstance(alias, str) else json.dumps(alias) for alias in aliases])
 
 
 class AliasTestCase(base.TestCase):

@@ -10,8 +10,8 @@ from devicetrack.objects import PCIDetails
 from devicetrack.tests import base
 from devicetrack.tests.unit.objects import samples
 from devicetrack.virt.libvirt import pci_sysfs
+from devicetrack.virt.libvirt.kinds import pci_cards
 from devicetrack.virt.libvirt.kinds import pci_places
-from devicetrack.virt.libvirt.kinds import pci_serials
 
 ONE, TWO, THREE = '0000:01:00.0', '0000:02:00.0', '0000:03:00.0'
 NOWHERE = pci_places.Places({})
@@ -38,7 +38,7 @@ def row(address: str, serial: str | None = 'S1', **changes: Any) -> Any:
 def follow(rows: dict[str, Any], functions: Sequence[pci_sysfs.Function], serials: dict[str, str | None],
            places: pci_places.Places = NOWHERE, stays: Sequence[str] = ()) -> pci_places.Followed:
     by_address = {function.address: function for function in functions}
-    return pci_places.follow(rows, places, by_address, pci_serials.Cards(serials), stays)
+    return pci_places.follow(rows, places, by_address, pci_cards.Cards(serials), stays)
 
 
 class FollowTestCase(base.TestCase):
@@ -115,7 +115,7 @@ class MoreTestCase(base.TestCase):
             functions = {address: disk(address) for address in (ONE, TWO, THREE)}
             names = dict(zip(functions, ('nqn.b', 'nqn.a', 'nqn.c'), strict=True))
             found = pci_places.follow({one.address: one for one in rows}, NOWHERE, functions,
-                                      pci_serials.Cards(dict.fromkeys(functions, 'S1'), names), ())
+                                      pci_cards.Cards(dict.fromkeys(functions, 'S1'), names), ())
             return found.moved, sorted(found.withheld)
 
         self.assertEqual(({ONE: TWO, TWO: ONE}, []), followed(row(ONE, nvm_subsystem='nqn.a'),

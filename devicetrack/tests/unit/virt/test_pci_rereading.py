@@ -11,7 +11,6 @@ import testscenarios
 from devicetrack.testing import pci
 from devicetrack.testing import pci_models
 from devicetrack.tests import base
-from devicetrack.virt.libvirt import pci_rereading
 from devicetrack.virt.libvirt import pci_sysfs
 
 NVME, IGB, E1000E = '0000:01:00.0', '0000:03:00.0', '0000:04:00.0'
@@ -37,12 +36,11 @@ class RereadingTestCase(base.TestCase):
         super().setUp()
         self.host = self.useFixture(pci.PCIHost())
         self.tree = Recording(self.host.root)
-        self.rereading = pci_rereading.Rereading(self.tree)
 
     def read(self) -> list[str]:
         """Read the functions again, see that they are as they are, and return which were read in full."""
         self.tree.was_read.clear()
-        found = self.rereading.functions()
+        found = self.tree.functions_again()
         was_read = list(self.tree.was_read)
         self.assertEqual(pci_sysfs.Tree(self.host.root).functions(), found)
         return was_read
@@ -51,10 +49,10 @@ class RereadingTestCase(base.TestCase):
         """The same, at a look whose turn is that of no function: there are fewer functions than looks."""
         addresses = sorted(os.listdir(os.path.join(self.host.root, 'bus/pci/devices')))
         while True:
-            turn = self.rereading._turn
-            if turn * len(addresses) // pci_rereading.LOOKS == (turn + 1) * len(addresses) // pci_rereading.LOOKS:
+            turn = self.tree._turn
+            if turn * len(addresses) // pci_sysfs.LOOKS == (turn + 1) * len(addresses) // pci_sysfs.LOOKS:
                 return self.read()
-            self.rereading.functions()
+            self.tree.functions_again()
 
 
 class ReadInFullTestCase(RereadingTestCase):
@@ -74,7 +72,7 @@ class ReadInFullTestCase(RereadingTestCase):
         self.host.add_igb(IGB)
         vfs = self.host.make_vfs(IGB, 7)
         self.read()
-        found = [address for _look in range(pci_rereading.LOOKS) for address in self.read()]
+        found = [address for _look in range(pci_sysfs.LOOKS) for address in self.read()]
         self.assertEqual(sorted([IGB, *vfs]), sorted(found))
 
     def test_what_has_another_driver(self) -> None:
@@ -133,10 +131,10 @@ class ReadInFullTestCase(RereadingTestCase):
 
     def test_what_an_administrator_writes_shows_in_time(self) -> None:
         self.host.add_igb(IGB)
-        self.rereading.functions()
+        self.tree.functions_again()
         with open(self.host.path(IGB, 'numa_node'), 'w') as file:
             file.write('1\n')
-        found = [self.rereading.functions()[0].numa_node for _look in range(pci_rereading.LOOKS)]
+        found = [self.tree.functions_again()[0].numa_node for _look in range(pci_sysfs.LOOKS)]
         self.assertEqual({None, 1}, set(found))
         self.assertEqual(1, found[-1])
 

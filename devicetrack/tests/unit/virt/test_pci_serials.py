@@ -18,9 +18,9 @@ from devicetrack.testing import pci_models
 from devicetrack.tests import base
 from devicetrack.tests.drivers import contract
 from devicetrack.tests.unit.virt import pci_hosts
-from devicetrack.virt.libvirt import pci_serial
+from devicetrack.virt.libvirt import pci_config
 from devicetrack.virt.libvirt import privileged
-from devicetrack.virt.libvirt.kinds import pci_serials
+from devicetrack.virt.libvirt.kinds import pci_cards
 
 CARD = pci_hosts.CARD
 INTEL = {'vendor_id': '8086'}
@@ -55,7 +55,7 @@ class ProductDataTestCase(base.TestCase):
         def read(length: int, place: int) -> bytes:
             return self.data[place:place + length]
 
-        self.assertEqual(self.serial, pci_serial.of_vpd(read))
+        self.assertEqual(self.serial, pci_config.serial_of_vpd(read))
 
 
 class ConfigurationSpaceTestCase(base.TestCase):
@@ -73,7 +73,7 @@ class ConfigurationSpaceTestCase(base.TestCase):
         names=('data', 'serial'))
 
     def test_it_says(self) -> None:
-        self.assertEqual(self.serial, pci_serial.of_config(self.data))
+        self.assertEqual(self.serial, pci_config.serial_of_config(self.data))
 
 
 class SerialsTestCase(pci_hosts.PCIHostTestCase):
@@ -127,7 +127,7 @@ class SerialsTestCase(pci_hosts.PCIHostTestCase):
 
     def test_a_card_that_gives_no_answer_in_time_has_none(self) -> None:
         self.host.add_igb(CARD)
-        self.useFixture(fixtures.MonkeyPatch(f'{pci_serials.__name__}._READ_S', 0.01))
+        self.useFixture(fixtures.MonkeyPatch(f'{pci_cards.__name__}._READ_S', 0.01))
         fifo = self.useFixture(fixtures.TempDir()).join('fifo')
         os.mkfifo(fifo)
 

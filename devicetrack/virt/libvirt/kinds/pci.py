@@ -55,7 +55,6 @@ from devicetrack.virt.libvirt import nvme_controllers
 from devicetrack.virt.libvirt import pci_config
 from devicetrack.virt.libvirt import pci_disks
 from devicetrack.virt.libvirt import pci_driver
-from devicetrack.virt.libvirt import pci_rereading
 from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt import pci_use
 from devicetrack.virt.libvirt import pci_variants
@@ -63,11 +62,10 @@ from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt import vfio_migration
 from devicetrack.virt.libvirt.kinds import api
 from devicetrack.virt.libvirt.kinds import busy
-from devicetrack.virt.libvirt.kinds import pci_alike
+from devicetrack.virt.libvirt.kinds import pci_cards
 from devicetrack.virt.libvirt.kinds import pci_cleaner
 from devicetrack.virt.libvirt.kinds import pci_cleaning
 from devicetrack.virt.libvirt.kinds import pci_erasing
-from devicetrack.virt.libvirt.kinds import pci_groups
 from devicetrack.virt.libvirt.kinds import pci_health
 from devicetrack.virt.libvirt.kinds import pci_identity
 from devicetrack.virt.libvirt.kinds import pci_memory
@@ -77,8 +75,6 @@ from devicetrack.virt.libvirt.kinds import pci_nvme_vfs
 from devicetrack.virt.libvirt.kinds import pci_options
 from devicetrack.virt.libvirt.kinds import pci_places
 from devicetrack.virt.libvirt.kinds import pci_ports
-from devicetrack.virt.libvirt.kinds import pci_row
-from devicetrack.virt.libvirt.kinds import pci_serials
 from devicetrack.virt.libvirt.kinds import pci_vfs
 from devicetrack.virt.libvirt.kinds import placement_names
 
@@ -105,9 +101,8 @@ class PCI(api.DeviceKind):
         super().__init__(conf, hypervisor)
         self.options = pci_options.read(conf)
         self.tree = pci_sysfs.Tree(self.options.sysfs_root)
-        self._rereading = pci_rereading.Rereading(self.tree)
         # Writing the details takes longer than reading the function, and every audit needs the same thousands of texts.
-        self._details_text = functools.lru_cache(maxsize=1 << 13)(pci_row.as_text)
+        self._details_text = functools.lru_cache(maxsize=1 << 13)(pci_identity.as_text)
         libvirt_options.register(conf)
         self._paths = guest_paths.GuestPaths(
             hypervisor.calls(conf[libvirt_options.DEADLINES_GROUP].call_timeout_s, into_c=True))
@@ -116,10 +111,10 @@ class PCI(api.DeviceKind):
         self._seen_classes: frozenset[str] = frozenset()
         # The service hands out functions that a spec matches and ``functions`` does not. These are their classes.
         self._classes_of_service: frozenset[str] = frozenset()
-        self._serials = pci_serials.SerialNumbers(self.tree, lambda: self._memory,
-                                                   hypervisor.calls(pci_serials.READ_S))
+        self._serials = pci_cards.SerialNumbers(self.tree, lambda: self._memory,
+                                                   hypervisor.calls(pci_cards.READ_S))
         self._identity = pci_identity.Identity(self.tree, self._serials, lambda: self._places, self._like_row)
-        self._follower = pci_places.Follower(self.tree, self._rereading, self._serials, lambda: self._memory)
+        self._follower = pci_places.Follower(self.tree, self._serials, lambda: self._memory)
         self._vfs = pci_vfs.Maker(self.tree, self.options.vfs, self.options.vfs_timeout_s,
                                  hypervisor.calls(self.options.vfs_timeout_s + pci_vfs.LONGER_S))
         self._secondaries = pci_nvme_vfs.Secondaries(self.tree, self.options.vfs)
@@ -188,7 +183,7 @@ class PCI(api.DeviceKind):
             return locked(places.name(address))
 
         self._vfs.make(is_held, locked_there)
-        self._secondaries.bring_online(self._rereading, self.options.ours, is_held, locked_there)
+        self._secondaries.bring_online(self.options.ours, is_held, locked_there)
         self._follower.follow(recorded, places)
         self._recorded = rows = pci_places.rows(recorded)
         # Compare ports last, because follow() may just have found functions at other addresses than their rows say.
@@ -213,7 +208,7 @@ class PCI(api.DeviceKind):
     # -- stock --------------------------------------------------------------------------------------------------------
 
     def stock(self) -> api.Stock:
-        functions = self._in_stock = {function.address: function for function in self._rereading.functions()}
+        functions = self._in_stock = {function.address: function for function in self.tree.functions_again()}
         places = self._places
         known = {address: self._as_recorded(function, places) for address, function in functions.items()}
         offered = {address: (function, spec) for address, function in known.items() if not function.is_bridge
@@ -226,8 +221,8 @@ class PCI(api.DeviceKind):
         problems = {address: places.problem(address) or followed.problem(function)
                     or self._health.problem(function, used.get(address), ask)
                     for address, (function, _spec) in offered.items()}
-        groups = pci_groups.of(functions.values())
-        subsystems, apart = pci_groups.subsystems(
+        groups = pci_health.groups_of(functions.values())
+        subsystems, apart = pci_health.subsystems(
             [function for function, _spec in offered.values()], self._with_recorded(cards, places),
             functools.cache(self._is_alone))
         self._apart = frozenset(map(places.name, apart))
@@ -238,8 +233,8 @@ class PCI(api.DeviceKind):
                 self._details_text(functions[address], cards.evidence(functions[address]), self._disks(function),
                                    pci_options.traits_of(spec), spec.physical_network or '',
                                    pci_names.interfaces(function)),
-                problems[address] or pci_groups.problem(function, groups, problems), True,
-                exclusions=pci_groups.exclusions(function, groups, subsystems),
+                problems[address] or pci_health.problem_of_group(function, groups, problems), True,
+                exclusions=pci_health.exclusions(function, groups, subsystems),
                 features=pci_options.features_of(spec, function, function.device_type))
             for address, (function, spec) in sorted(offered.items())]
         self._seen_classes = frozenset(device.resource_class for device in devices)
@@ -249,7 +244,7 @@ class PCI(api.DeviceKind):
         self._offered = tuple(offered.values())
         # A disk that has the driver for guests now may have been written to by a guest that nobody saw.
         guests = {address for address, (function, _spec) in offered.items()
-                  if (pci_serials.is_nvme(function) or not function.class_code)
+                  if (pci_cards.is_nvme(function) or not function.class_code)
                   and pci_variants.is_vfio(function.driver)}
         # The options may leave a function to a person by its product, so none that cannot be read keeps nothing.
         policies = {address: self._cleaner.policy(function).name
@@ -268,7 +263,7 @@ class PCI(api.DeviceKind):
         except (OSError, exception.CommandFailed):
             return False
 
-    def _with_recorded(self, cards: pci_serials.Cards, places: pci_places.Places) -> pci_serials.Cards:
+    def _with_recorded(self, cards: pci_cards.Cards, places: pci_places.Places) -> pci_cards.Cards:
         """Return cards with the serial numbers in rows, where the numbers cannot be read now."""
         return cards._replace(serials={
             address: row.serial if serial is None and (row := self._recorded.get(places.name(address))) else serial
@@ -299,7 +294,7 @@ class PCI(api.DeviceKind):
         return placement_names.provider(function.physfn or function.address)
 
     def _disks(self, function: pci_sysfs.Function) -> str | None:
-        return pci_disks.as_text(pci_disks.shown(self.tree, function.address)) if pci_serials.is_nvme(function) else ''
+        return pci_disks.as_text(pci_disks.shown(self.tree, function.address)) if pci_cards.is_nvme(function) else ''
 
     def node(self, device: InventoryDevice) -> str | None:
         return str(details.peek(device.details).address)
@@ -376,7 +371,7 @@ class PCI(api.DeviceKind):
             return {}
         disks, places, functions = pci_use.Disks(self.tree.root), self._places, self._functions()
         there = {name: functions.get(places.address(name)) for name in identifiers}
-        alike = self._alike({pci_serials.card_of(one.parent or one) for one in there.values() if one is not None})
+        alike = self._alike({pci_cards.card_of(one.parent or one) for one in there.values() if one is not None})
         found = {}
         for name, function in there.items():
             like, writes = '' if function is None else alike.of_function(function), disks.writes(places.address(name))
@@ -386,16 +381,16 @@ class PCI(api.DeviceKind):
 
     def _functions(self) -> Mapping[str, pci_sysfs.Function]:
         """Return the functions of the last stock by address."""
-        return self._in_stock or {function.address: function for function in self._rereading.functions()}
+        return self._in_stock or {function.address: function for function in self.tree.functions_again()}
 
-    def _alike(self, cards: Collection[str | None]) -> pci_alike.Disks:
+    def _alike(self, cards: Collection[str | None]) -> pci_cards.Alike:
         """Compare the disks of some sorts of cards."""
         functions = [function for function in self._functions().values()
-                     if pci_alike.may_be_disk(function) and pci_serials.card_of(function) in cards]
-        return pci_alike.Disks(functions, self._serials.of(functions))
+                     if pci_cards.may_be_disk(function) and pci_cards.card_of(function) in cards]
+        return pci_cards.Alike(functions, self._serials.of(functions))
 
     def _like_row(self, row: PCIDetails) -> str:
-        return self._alike({pci_alike.card_of_row(row)}).of_row(row)
+        return self._alike({pci_cards.card_of_row(row)}).of_row(row)
 
     def call_in_place(self, identifier: str) -> bool:
         alike = self._follower.alike.get(identifier)
@@ -408,7 +403,7 @@ class PCI(api.DeviceKind):
         self._memory.end(identifier)
 
     def is_written(self, before: str, now: str) -> bool:
-        return pci_row.is_written(before, now)
+        return pci_identity.is_written(before, now)
 
     def check_free(self, assignment: DeviceAssignment) -> None:
         self._check_used_by_nobody(assignment, self._identity.there(assignment))
@@ -453,20 +448,20 @@ class PCI(api.DeviceKind):
         function = self._identity.there(assignment)         # that was a wait
         spec = self.options.ours(function)
         evidence = self._identity.evidence(function, assignment.details)
-        unread = pci_serials.unread(assignment.details, evidence)
-        if unread is not None and pci_serials.is_known(assignment.details):
+        unread = pci_cards.unread(assignment.details, evidence)
+        if unread is not None and pci_cards.is_known(assignment.details):
             raise exception.RealizeFailed(
                 self.name, assignment.identifier, f'it may not be the recorded one: its {unread} cannot be read with '
                 f'the driver {function.driver or "(none)"}')
         traits = assignment.details.traits_of_spec if spec is None else pci_options.traits_of(spec)
         recorded = assignment.details
         # This may fail, so it comes before the first change.
-        before = pci_row.Before(recorded.driver, recorded.disks, recorded.config) if had_it else self._found(
+        before = pci_identity.Before(recorded.driver, recorded.disks, recorded.config) if had_it else self._found(
             function, assignment)
         before = before._replace(physical_network=recorded.physical_network, port=recorded.port)
         if had_it:
             before = before._replace(interfaces=recorded.interfaces, claimed_parent=recorded.claimed_parent)
-        made = pci_row.as_details(function, evidence, before, traits)
+        made = pci_identity.as_details(function, evidence, before, traits)
         self._memory.give(assignment.identifier, self._like_row(made), details.to_text(made))
         pci_ports.realize(self.tree, assignment, function, self.options.release_wait_s)
         return Realized(DeviceKey(self.name, assignment.identifier), details.to_text(made))
@@ -485,13 +480,13 @@ class PCI(api.DeviceKind):
         """
         return busy.retried(look, self.options.release_wait_s, _PASSING)
 
-    def _found(self, function: pci_sysfs.Function, assignment: DeviceAssignment) -> pci_row.Before:
+    def _found(self, function: pci_sysfs.Function, assignment: DeviceAssignment) -> pci_identity.Before:
         """Read the state that a guest may change, for a comparison when the guest is gone.
 
         :raises RealizeFailed: it cannot be read
         """
         try:
-            return pci_row.Before(function.driver or '',
+            return pci_identity.Before(function.driver or '',
                                   self._settled(functools.partial(self._cleaner.namespaces, function))
                                   or self._disks(function), self._config(function),
                                   interfaces=self._interfaces(function, assignment.details.interfaces),
@@ -594,7 +589,7 @@ class PCI(api.DeviceKind):
         pci_ports.take_away(self.tree, assignment, function, 0.0)
 
     def within_reach(self, owned: Collection[str], proven: Mapping[str, str]) -> Collection[str]:
-        return list(pci_row.same_disk(owned, proven, self._apart))
+        return list(pci_identity.same_disk(owned, proven, self._apart))
 
     def keeps_nothing(self, assignment: DeviceAssignment) -> bool:
         return self._cleaner.kept_nothing(assignment, self._identity.there(assignment))

@@ -26,11 +26,11 @@ from devicetrack.virt.libvirt import pci_namespaces
 from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt import progress
 from devicetrack.virt.libvirt.kinds import busy
+from devicetrack.virt.libvirt.kinds import pci_cards
 from devicetrack.virt.libvirt.kinds import pci_cleaning
 from devicetrack.virt.libvirt.kinds import pci_erasing
 from devicetrack.virt.libvirt.kinds import pci_names
 from devicetrack.virt.libvirt.kinds import pci_options
-from devicetrack.virt.libvirt.kinds import pci_serials
 
 # The alignment argument of the jobs. It has an effect only for device-dax memory.
 _ALIGN_BYTES: Final = 4096
@@ -121,14 +121,14 @@ class Cleaner:
 
     @staticmethod
     def _not_a_disk(function: pci_sysfs.Function, policy: pci_cleaning.Policy) -> str | None:
-        if policy.name in pci_cleaning.OF_DISKS and not pci_serials.is_nvme(function):
+        if policy.name in pci_cleaning.OF_DISKS and not pci_cards.is_nvme(function):
             return f'it is not an NVMe disk, and the policy {policy.name} cleans nothing else'
         return None
 
     @staticmethod
     def _asks(function: pci_sysfs.Function, policy: pci_cleaning.Policy) -> bool:
         """Whether the controller has to be asked: its disks go to the next owner without a check by a person."""
-        return pci_serials.is_nvme(function) and policy.name not in (pci_cleaning.NONE, pci_cleaning.PERSON)
+        return pci_cards.is_nvme(function) and policy.name not in (pci_cleaning.NONE, pci_cleaning.PERSON)
 
     def _controller(self, function: pci_sysfs.Function) -> int | None:
         """Return what tells a controller from an earlier one of the same function; None without a controller."""
@@ -167,7 +167,7 @@ class Cleaner:
             raise exception.UnclaimFailed(assignment.kind, assignment.identifier, 'a person has to clean it. Then ' + (
                 free if assignment.instance_uuid == values.NOBODY else
                 f'devicetrack-manage device retire ends the assignment, and {free}'))
-        if policy.name == pci_cleaning.PROGRAM and not pci_serials.is_nvme(function):
+        if policy.name == pci_cleaning.PROGRAM and not pci_cards.is_nvme(function):
             self._run_program(assignment, function, policy, lock_fd)
             return
         erasing = pci_erasing.Erasing(self._tree, assignment, function, lock_fd, self._options.release_wait_s, check)
@@ -212,7 +212,7 @@ class Cleaner:
         if obstacle is not None:
             raise exception.NotProven(assignment.kind, assignment.identifier, obstacle)
         policy = self.policy(function)
-        if not pci_serials.is_nvme(function):
+        if not pci_cards.is_nvme(function):
             raise exception.NotProven(assignment.kind, assignment.identifier, 'nobody can read it, because it is no '
                                       f'NVMe disk: {_instead_of_reading(assignment, policy)}')
         erasing = pci_erasing.Erasing(self._tree, assignment, function, lock_fd, self._options.release_wait_s, check)

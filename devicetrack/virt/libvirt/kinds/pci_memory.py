@@ -12,7 +12,7 @@ The file also keeps, across boots, which functions devicetrack gave to guests. A
 guest has a function by it, and guests may have other functions, which devicetrack ignores. This record tells the two
 apart.
 
-For rows of disks, the file keeps across boots where the disks that are like theirs were (:mod:`.pci_alike`). A row is
+For rows of disks, the file keeps across boots where the disks that are like theirs were (:mod:`.pci_cards`). A row is
 in doubt as long as nobody has found these disks in the same places in this boot. The file keeps these rows until they
 have ended: a store that does not show one for a while ends no doubt.
 """
@@ -48,7 +48,7 @@ class _Known(NamedTuple):
     ``serials`` has, by address, the number of the function's directory in sysfs and its serial number. ``moved`` has,
     by name, the addresses of functions that are not at the address in their names. Both are for this boot only.
     ``given`` has, by name, the boots in which functions were given to guests. ``alike`` has, by the name of a row, the
-    last boot in which its disk was certainly in its place, and the text of :class:`.pci_alike.Disks` from then.
+    last boot in which its disk was certainly in its place, and the text of :class:`.pci_cards.Alike` from then.
     ``rows`` has the details of these rows.
     """
 

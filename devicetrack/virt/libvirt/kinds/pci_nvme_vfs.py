@@ -21,13 +21,12 @@ from typing import Final
 
 from devicetrack import log
 from devicetrack.virt.libvirt import nvme_controllers
-from devicetrack.virt.libvirt import pci_rereading
 from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt import pci_variants
 from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt.kinds import api
+from devicetrack.virt.libvirt.kinds import pci_cards
 from devicetrack.virt.libvirt.kinds import pci_erasing
-from devicetrack.virt.libvirt.kinds import pci_serials
 from devicetrack.virt.libvirt.kinds import pci_vfs
 from devicetrack.virt.libvirt.pci_namespaces import ids
 
@@ -60,20 +59,18 @@ class Secondaries:
 
         return ask
 
-    def bring_online(self, functions: pci_rereading.Rereading,
-                     spec_of: Callable[[pci_sysfs.Function], object | None], is_held: Callable[[str], bool],
+    def bring_online(self, spec_of: Callable[[pci_sysfs.Function], object | None], is_held: Callable[[str], bool],
                      locked: api.Locked) -> None:
         """Bring the controllers online that no guest has. If no instance has one either, a host driver takes it.
 
-        :param functions: the functions of the host
         :param spec_of: returns the spec by which a virtual function is offered, or None if it is not offered
         :param is_held: whether an instance has the function at an address. It is called with the function's lock held
         :param locked: as for :meth:`.api.DeviceKind.prepare`, by address
         :raises CommandFailed: the functions of this host cannot be listed
         """
         if (links := self._tree.links()) != self._links:
-            self._found = [function for function in functions.functions()
-                           if function.physfn is not None and pci_serials.is_nvme(function)]
+            self._found = [function for function in self._tree.functions_again()
+                           if function.physfn is not None and pci_cards.is_nvme(function)]
             self._links = links
         ask, failures = self.asking(), dict[str, str]()
         for function in self._found:
@@ -90,7 +87,7 @@ class Secondaries:
 
     @staticmethod
     def _is_offline(function: pci_sysfs.Function, ask: Ask) -> bool:
-        if function.physfn is None or not pci_serials.is_nvme(function):
+        if function.physfn is None or not pci_cards.is_nvme(function):
             return False
         subsystem = ask(function.physfn)
         if isinstance(subsystem, OSError):
@@ -129,7 +126,7 @@ class Secondaries:
 
     def problem(self, function: pci_sysfs.Function, ask: Ask) -> str | None:
         """Say why no guest may have a virtual function of an NVMe controller; None for any other function."""
-        if function.physfn is None or not pci_serials.is_nvme(function):
+        if function.physfn is None or not pci_cards.is_nvme(function):
             return None
         rule = None if function.parent is None else pci_vfs.of(self._rules, function.parent)
         vouched = rule is not None and rule.private_namespaces

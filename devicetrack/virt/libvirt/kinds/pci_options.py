@@ -11,14 +11,15 @@ from typing import NamedTuple
 from oslo_config import cfg
 
 from devicetrack import exception
+from devicetrack import vocabulary
 from devicetrack.conf import pci as options
 from devicetrack.objects import network_port
 from devicetrack.objects import pci_alias
 from devicetrack.objects.choice import Features
 from devicetrack.objects.pci_alias import PCIAlias
+from devicetrack.objects.pci_alias import PCIChoice
 from devicetrack.objects.traits import PCI_LIVE_MIGRATABLE
 from devicetrack.virt.libvirt.kinds import json_entries
-from devicetrack.virt.libvirt.kinds import pci_aliases
 from devicetrack.virt.libvirt.kinds import pci_cleaning
 from devicetrack.virt.libvirt.kinds import pci_matching
 from devicetrack.virt.libvirt.kinds import pci_vfs
@@ -37,6 +38,14 @@ ONE_TIME_USE: Final = 'HW_PCI_ONE_TIME_USE'
 _KEYS: Final = pci_matching.KEYS | {
     'physical_network', 'trusted', 'remote_managed', 'resource_class', 'traits', 'managed', 'live_migratable',
     'one_time_use'}
+
+ALIASES: Final = f'[{options.SERVICE_GROUP}] alias'
+
+DEVICE_TYPES: Final = ('type-PCI', 'type-PF', 'type-VF')
+_POLICIES: Final = (vocabulary.REQUIRED, vocabulary.LEGACY, vocabulary.PREFERRED, vocabulary.SOCKET)
+_ALIAS_KEYS: Final = frozenset(('name', 'capability_type', 'vendor_id', 'product_id', 'device_type', 'numa_policy',
+                                'resource_class', 'traits', 'live_migratable'))
+_LONGEST: Final = 256                   # characters of a name, in Nova
 
 
 class DeviceSpec(NamedTuple):
@@ -192,7 +201,7 @@ def read(conf: cfg.ConfigOpts) -> PCIOptions:
     if not functions:
         return PCIOptions(cleaning=cleaning, vfs=vfs, sysfs_root=ours.sysfs_root)
     specs = tuple(_spec(entry) for entry in json_entries.read(SPECS, service.device_spec))
-    return PCIOptions(specs, functions, cleaning, pci_aliases.read(service.alias), ours.release_wait_s, vfs,
+    return PCIOptions(specs, functions, cleaning, read_aliases(service.alias), ours.release_wait_s, vfs,
                       ours.vfs_timeout_s, ours.sysfs_root)
 
 
@@ -227,3 +236,54 @@ def _spec(entry: json_entries.Entry) -> DeviceSpec:
         entry.read('resource_class', placement_names.resource_class) if entry.text('resource_class') else None,
         entry.read('traits', placement_names.traits) or frozenset(), managed is not False,
         entry.flag('live_migratable'), bool(entry.flag('one_time_use')))
+
+
+def read_aliases(values: Iterable[str]) -> Mapping[str, PCIAlias]:
+    """Read the aliases by which flavors ask for functions. Objects with the same name are choices of one alias.
+
+    :returns: the aliases by name
+    :raises InvalidConfiguration: a value cannot be used
+    """
+    aliases: dict[str, PCIAlias] = {}
+    said: dict[str, tuple[str | None, str]] = {}        # by name: the device type and policy of its objects
+    for entry in json_entries.read(ALIASES, values, lists=False):
+        entry.check_keys(_ALIAS_KEYS)
+        name = _name(entry)
+        choice = _choice(entry)
+        entry.choice('capability_type', ('pci',))
+        device_type = entry.choice('device_type', DEVICE_TYPES)
+        policy = entry.choice('numa_policy', _POLICIES) or vocabulary.LEGACY
+        if name not in aliases:
+            said[name] = device_type, policy
+            aliases[name] = PCIAlias(name, (choice,), policy, device_type)
+            continue
+        for key, mine, first in zip(('device_type', 'numa_policy'), (device_type, policy), said[name], strict=True):
+            if mine != first:
+                raise entry.mistake(key, f'it is {mine or "missing"}, but {first or "missing"} in the first object '
+                                         f'named {name!r}: write the same in all of them')
+        aliases[name] = aliases[name]._replace(choices=(*aliases[name].choices, choice))
+    return aliases
+
+
+def _name(entry: json_entries.Entry) -> str:
+    name = (entry.text('name') or '').strip()
+    if not name:
+        raise entry.mistake('name', 'it is missing: write the name that flavors ask for')
+    if len(name) > _LONGEST:
+        raise entry.mistake('name', f'it has more than {_LONGEST} characters: write a shorter one')
+    if ':' in name or ',' in name:
+        raise entry.mistake('name', 'no flavor can ask for a name with a colon or a comma: remove it')
+    return name
+
+
+def _choice(entry: json_entries.Entry) -> PCIChoice:
+    vendor_id, product_id = (entry.read(key, pci_matching.hex_id) for key in ('vendor_id', 'product_id'))
+    resource_class = entry.read('resource_class', placement_names.resource_class) if entry.text('resource_class') \
+        else None
+    if resource_class is None:
+        if vendor_id is None or product_id is None:
+            raise entry.mistake('product_id' if vendor_id else 'vendor_id',
+                                'it is missing: write vendor_id and product_id, or resource_class')
+        resource_class = placement_names.of_product(vendor_id, product_id)
+    return PCIChoice(resource_class, entry.read('traits', placement_names.traits) or frozenset(),
+                     entry.flag('live_migratable'), vendor_id, product_id)

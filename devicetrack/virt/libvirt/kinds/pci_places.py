@@ -24,11 +24,9 @@ from devicetrack import exception
 from devicetrack import log
 from devicetrack.objects import details
 from devicetrack.objects import PCIDetails
-from devicetrack.virt.libvirt import pci_rereading
 from devicetrack.virt.libvirt import pci_sysfs
-from devicetrack.virt.libvirt.kinds import pci_alike
+from devicetrack.virt.libvirt.kinds import pci_cards
 from devicetrack.virt.libvirt.kinds import pci_memory
-from devicetrack.virt.libvirt.kinds import pci_serials
 
 LOG = log.logger(__name__)
 
@@ -37,7 +35,7 @@ _AT: Final = 'at-'
 
 Key = tuple[object, ...]
 # Evidence as if a function had serial numbers before, so that one that cannot be read now counts as unknown.
-_ALL: Final = pci_serials.Evidence('?', '?', '?')
+_ALL: Final = pci_cards.Evidence('?', '?', '?')
 
 
 class Places:
@@ -111,14 +109,14 @@ class Followed:
 class Follower:
     """Compares the rows of one host with its functions, again and again. ``followed`` is the last result.
 
-    ``alike`` has the text of :class:`.pci_alike.Disks` by the names of rows in doubt.
+    ``alike`` has the text of :class:`.pci_cards.Alike` by the names of rows in doubt.
 
     :param memory: remembers addresses for this boot
     """
 
-    def __init__(self, tree: pci_sysfs.Tree, rereading: pci_rereading.Rereading, serials: pci_serials.SerialNumbers,
+    def __init__(self, tree: pci_sysfs.Tree, serials: pci_cards.SerialNumbers,
                  memory: Callable[[], pci_memory.Memory]) -> None:
-        self._tree, self._rereading, self._serials, self._memory = tree, rereading, serials, memory
+        self._tree, self._serials, self._memory = tree, serials, memory
         self.followed = Followed()
         self.alike: Mapping[str, str] = {}
         self._seen: tuple[Mapping[str, int], Sequence[tuple[str, bool]]] = {}, ()
@@ -137,13 +135,13 @@ class Follower:
                 (function := self._tree.function(address)) is None or (function.driver, function.product_id) != then
                 for address, then in self.followed.unread.items()):
             return
-        functions = {function.address: function for function in self._rereading.functions()}
+        functions = {function.address: function for function in self._tree.functions_again()}
         sorts = {(row.vendor_id, row.product_id) for row in recorded_now.values()}
-        of_rows = set(map(pci_alike.card_of_row, recorded_now.values()))
+        of_rows = set(map(pci_cards.card_of_row, recorded_now.values()))
         cards = self._serials.of(function for function in functions.values()
-                                 if _sort(function) in sorts or pci_serials.card_of(function) in of_rows)
+                                 if _sort(function) in sorts or pci_cards.card_of(function) in of_rows)
         memory = self._memory()
-        disks = pci_alike.Disks(functions.values(), cards)
+        disks = pci_cards.Alike(functions.values(), cards)
         # A row that cannot be read stays in doubt.
         alike = {**dict.fromkeys(recorded, ''), **{name: disks.of_row(row) for name, row in recorded_now.items()}}
         doubted = memory.compare(alike, recorded)
@@ -163,7 +161,7 @@ class Follower:
 
 
 def follow(recorded: Mapping[str, PCIDetails], places: Places, functions: Mapping[str, pci_sysfs.Function],
-           cards: pci_serials.Cards, stays: Collection[str],
+           cards: pci_cards.Cards, stays: Collection[str],
            alike: Mapping[str, Sequence[str]] = types.MappingProxyType({})) -> Followed:
     """Compare rows with the functions of the host.
 
@@ -214,7 +212,7 @@ def follow(recorded: Mapping[str, PCIDetails], places: Places, functions: Mappin
         # A guest may have it, at the address of the row. Then nobody can read its number.
         here = functions.get(places.address(name))
         is_unread = here is not None and (not here.product_id or (
-            _is_like(row, here) and None in cards.evidence(here, pci_serials.of_row(row))))
+            _is_like(row, here) and None in cards.evidence(here, pci_cards.of_row(row))))
         if is_unread and len(where) > 1:
             continue                            # a number that several others have identifies none of them
         if is_unread or len(where) > 1 or len(alike_rows) > 1:
@@ -257,11 +255,11 @@ def _follow_one(name: str, row: PCIDetails, where: str, stays: bool, found: Foll
         found.moved[name] = where
 
 
-def _is_there(row: PCIDetails, function: pci_sysfs.Function | None, cards: pci_serials.Cards) -> bool:
+def _is_there(row: PCIDetails, function: pci_sysfs.Function | None, cards: pci_cards.Cards) -> bool:
     """Whether a function is certainly the one that a row recorded."""
     if function is None or not _is_like(row, function):
         return False
-    before = pci_serials.of_row(row)
+    before = pci_cards.of_row(row)
     if None in before:
         return False
     now = cards.evidence(function, before)
@@ -286,10 +284,10 @@ def _sort(function: pci_sysfs.Function) -> tuple[str, str]:
 
 def _key_of(row: PCIDetails) -> Key | None:
     return _key(row.vendor_id, row.product_id, row.subsystem,
-                pci_serials.of_row(row), row.vf_number, row.address)
+                pci_cards.of_row(row), row.vf_number, row.address)
 
 
-def _key(vendor_id: str, product_id: str, subsystem: str, evidence: pci_serials.Evidence, vf_number: int | None,
+def _key(vendor_id: str, product_id: str, subsystem: str, evidence: pci_cards.Evidence, vf_number: int | None,
          address: str) -> Key | None:
     """Return a key that tells a function from all others in the world; None if it has no serial number."""
     if evidence.parent_card:
