@@ -28,7 +28,7 @@ from devicetrack.tests.host.inside.mdevs import Host
 from devicetrack.tests.host.inside.mdevs import MdevTestCase
 from devicetrack.tests.host.inside.mdevs import PARENT
 from devicetrack.virt.libvirt import nodedev_xml
-from devicetrack.virt.libvirt.kinds import mdev_patience
+from devicetrack.virt.libvirt.kinds import busy
 
 # One type of each parent, and what its devices count as.
 EVERY = {'mtty-2': (PARENT, 'VGPU'), 'mdpy-vga': ('mdpy', 'CUSTOM_MDPY'), 'mbochs-small': ('mbochs', 'CUSTOM_MBOCHS')}
@@ -359,7 +359,7 @@ class InUseTestCase(MdevTestCase):
                 waited.clear()
             sleep(seconds)
 
-        self.patch(mdev_patience, 'time', _Time(let_go))
+        self.patch(busy, 'time', _Time(let_go))
         host.release(instance)
         self.assertEqual(([], [adopted], {}, {}), (closes, self.there(), self.defined(), host.owners()))
 

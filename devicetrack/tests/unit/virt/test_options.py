@@ -16,20 +16,19 @@ from devicetrack.conf import manager as manager_options
 from devicetrack.conf.opts import register_options
 from devicetrack.testing import fixtures as our_fixtures
 from devicetrack.tests import base
-from devicetrack.virt.libvirt.kinds import mdev_options
-from devicetrack.virt.libvirt.kinds import vf_options
+from devicetrack.virt.libvirt.kinds import type_options
 from devicetrack.virt.libvirt.kinds import vpmem_options
 
 ENABLED = '[devices] enabled_mdev_types'
 
 
-def mdev(case: base.TestCase, types: list[str], **of_type: dict[str, Any]) -> mdev_options.MdevOptions:
+def mdev(case: base.TestCase, types: list[str], **of_type: dict[str, Any]) -> type_options.Options:
     case.configuration.set('devices', enabled_mdev_types=types)
     for name in types:
         libvirt_options.register_mdev_type(case.conf, name.strip() or 'x')
     for name, values in of_type.items():
         case.configuration.set(f'mdev_{name}', **values)
-    return mdev_options.read(case.conf)
+    return type_options.read_mdevs(case.conf)
 
 
 class NamespacesTestCase(base.TestCase):
@@ -63,7 +62,7 @@ class ValuesTestCase(base.TestCase):
 
         def read() -> None:
             manager_options.register(conf)
-            vf_options.read(conf)
+            type_options.read_vfs(conf)
 
         error = self.assertRaises(exception.InvalidConfiguration, read)
         self.assertIn(f'[{self.group}] {self.option} = {self.value}: ', str(error))
@@ -106,8 +105,8 @@ class BadNamespacesTestCase(base.TestCase):
 
 class TypesTestCase(base.TestCase):
 
-    def types_of(self, read: mdev_options.MdevOptions, *names: str) -> list[str]:
-        return [found.id for found in read.types_of(frozenset(names))]
+    def types_of(self, read: type_options.Options, *names: str) -> list[str]:
+        return [found.id for found in read.types_of(*names)]
 
     def test_no_type_makes_nothing(self) -> None:
         self.assertEqual([], self.types_of(mdev(self, []), 'mtty_mtty'))
@@ -137,7 +136,7 @@ class TypesTestCase(base.TestCase):
         other.register_opt(cfg.ListOpt('enabled_mdev_types', default=['theirs']), group='devices')
         other.register_opt(cfg.StrOpt('mdev_class', default='CUSTOM_THEIRS'), group='mdev_theirs')
         other([], default_config_files=[], default_config_dirs=[])
-        self.assertEqual('CUSTOM_THEIRS', mdev_options.read(other).types['theirs'].resource_class)
+        self.assertEqual('CUSTOM_THEIRS', type_options.read_mdevs(other).types['theirs'].resource_class)
 
 
 class BadTypesTestCase(base.TestCase):
@@ -176,7 +175,7 @@ class NegativeMaximumTestCase(base.TestCase):
         conf = self.useFixture(our_fixtures.Configuration()).conf
         conf.register_opt(cfg.IntOpt('max_instances', default=-1), group='mdev_a')
         conf.set_override('enabled_mdev_types', ['a'], group='devices')
-        error = self.assertRaises(exception.InvalidConfiguration, mdev_options.read, conf)
+        error = self.assertRaises(exception.InvalidConfiguration, type_options.read_mdevs, conf)
         self.assertEqual(('[mdev_a] max_instances', -1), (error.option, error.value))
 
 
@@ -190,8 +189,8 @@ class UnreadGroupTestCase(base.TestCase):
         conf = cfg.ConfigOpts()
         logged = self.useFixture(fixtures.FakeLogger('devicetrack', level=logging.WARNING))
         conf([], default_config_files=[file], default_config_dirs=[])
-        mdev_options.read(conf)
-        vf_options.read(conf)
+        type_options.read_mdevs(conf)
+        type_options.read_vfs(conf)
         return str(logged.output).splitlines()
 
     def test_a_group_of_a_type_that_is_not_enabled_is_named(self) -> None:
@@ -227,13 +226,13 @@ class UnreadGroupTestCase(base.TestCase):
         self.assertEqual('', logged.output)
 
 
-def vf(case: base.TestCase, types: list[str], **of_type: dict[str, Any]) -> vf_options.VFOptions:
+def vf(case: base.TestCase, types: list[str], **of_type: dict[str, Any]) -> type_options.Options:
     case.configuration.set('devicetrack_vf', enabled_types=types)
     for name in types:
         libvirt_options.register_vf_type(case.conf, name.strip() or 'x')
     for name, values in of_type.items():
         case.configuration.set(f'vf_{name}', **values)
-    return vf_options.read(case.conf)
+    return type_options.read_vfs(case.conf)
 
 
 class VFTypesTestCase(base.TestCase):

@@ -46,9 +46,8 @@ from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt import vfio_migration
 from devicetrack.virt.libvirt.kinds import api
+from devicetrack.virt.libvirt.kinds import busy
 from devicetrack.virt.libvirt.kinds import mdev_devices
-from devicetrack.virt.libvirt.kinds import mdev_options
-from devicetrack.virt.libvirt.kinds import mdev_patience
 from devicetrack.virt.libvirt.kinds import mdev_removal
 from devicetrack.virt.libvirt.kinds import type_options
 from devicetrack.virt.libvirt.kinds.mdev_devices import Device
@@ -80,13 +79,13 @@ class Mdev(api.DeviceKind):
 
     def __init__(self, conf: Any, hypervisor: connection.Connection) -> None:
         super().__init__(conf, hypervisor)
-        self.options = mdev_options.read(conf)
+        self.options = type_options.read_mdevs(conf)
         self._idle: set[str] = set()            # types with a warning that no parent makes them
         self._waiting: _Waiting = {}            # as the last stock had them
         self._failing: set[str] = set()         # parents that could not make a device when they were last asked
         self.devices = mdev_devices.Devices(hypervisor, mdev_sysfs.Kernel())
-        self.patience = mdev_patience.Patience()
-        self.removal = mdev_removal.Removal(self.devices, self.patience, conf[options.MDEV_GROUP].release_wait_s)
+        self.patience = busy.Patience()
+        self.removal = mdev_removal.Removal(self.devices, self.patience, self.options.release_wait_s)
         self._attributes = attributes.paths(conf)
 
     @property
@@ -94,15 +93,14 @@ class Mdev(api.DeviceKind):
         return bool(self.options.types)
 
     def is_named(self, identifier: str, stored: str) -> bool:
-        return type_options.is_named(stored, lambda *parent: self.options.types_of(frozenset(
-            mdev_options.normal_address(name) for name in parent if name)))
+        return self.options.are_naming(stored)
 
     def own_path(self, assignment: DeviceAssignment) -> str | None:
         return os.path.join(self.devices.kernel.directory, assignment.identifier)
 
     @property
     def resource_classes(self) -> frozenset[str]:
-        return frozenset(mdev_type.resource_class for mdev_type in self.options.types.values())
+        return self.options.resource_classes
 
     def possible_parents(self) -> Collection[str]:
         kernel = self.devices.kernel
@@ -118,7 +116,7 @@ class Mdev(api.DeviceKind):
         found = []
         for parent in sorted(there, key=lambda parent: parent.name):
             address = parent.address or parent.name
-            for mdev_type in self.options.types_of(mdev_devices.names(parent)):
+            for mdev_type in self.options.types_of(*mdev_devices.names(parent)):
                 directory = kernel.type_path(address, mdev_type.id)
                 if os.path.isdir(directory) or mdev_type.id in {made.id for made in parent.types}:
                     named = MigrationType(self.name, parent.name, mdev_type.id)
@@ -143,7 +141,7 @@ class Mdev(api.DeviceKind):
             if not device.active and parents.named(device.parent.name) is None:
                 # It does not exist, and nobody can say whether there is room for it.
                 continue
-            for mdev_type in self.options.types_of(mdev_devices.names(device.parent)):
+            for mdev_type in self.options.types_of(*mdev_devices.names(device.parent)):
                 if mdev_type.id == device.type:
                     devices.append(self._inventory_device(
                         device, mdev_type, parents, waiting, silences))
@@ -161,7 +159,7 @@ class Mdev(api.DeviceKind):
         self._warn_of_types_that_nothing_makes(parents, {capacity.device_type for capacity in capacities}
                                                | counts.keys())
         return api.Stock(tuple(sorted(devices)), tuple(capacities), faults=tuple(
-            Fault(DeviceKey(self.name, name), mdev_options.ENABLED, problem)
+            Fault(DeviceKey(self.name, name), type_options.MDEV_ENABLED, problem)
             for name, problem in sorted({**taking, **silences, **parents.problems, **{
                 os.path.basename(path): f'mdevctl cannot read {path}, and lists no definition of this host until it is '
                 'repaired or removed' for path in mdevctl.broken()}}.items())))
@@ -170,7 +168,7 @@ class Mdev(api.DeviceKind):
         """Find the idle devices whose type the options do not enable at their parent, by the parent's name."""
         found: dict[str, list[Device]] = {}
         for device in everything:
-            allowed = self.options.types_of(mdev_devices.names(device.parent)) if device.active else ()
+            allowed = self.options.types_of(*mdev_devices.names(device.parent)) if device.active else ()
             if allowed and device.type not in {one.id for one in allowed} and not self._is_open(device.uuid):
                 found.setdefault(device.parent.name, []).append(device)
         return found
@@ -188,7 +186,7 @@ class Mdev(api.DeviceKind):
         """Find the parents that do not answer on their bus, with what shows that."""
         functions = self._functions()
         return {parent.name: silence for parent in parents
-                if parent.pci and parent.address and self.options.types_of(mdev_devices.names(parent))
+                if parent.pci and parent.address and self.options.types_of(*mdev_devices.names(parent))
                 and (silence := functions.silence(parent.address)) is not None}
 
     def _warn_of_types_that_nothing_makes(self, parents: mdev_devices.Parents, there: Container[str]) -> None:
@@ -201,11 +199,11 @@ class Mdev(api.DeviceKind):
             why = next((_NOT_MADE[made.device_api] for parent in parents for made in parent.types
                         if made.id == name and made.device_api in _NOT_MADE), None)
             if why is not None:
-                LOG.warning('%s = %s: %s', mdev_options.ENABLED, name, why)
+                LOG.warning('%s = %s: %s', type_options.MDEV_ENABLED, name, why)
                 continue
             named = bool(self.options.types[name].addresses)
             made = sorted({made.id for parent in parents for made in parent.types})
-            LOG.warning('%s = %s: no parent %s makes it; those of this host make %s', mdev_options.ENABLED, name,
+            LOG.warning('%s = %s: no parent %s makes it; those of this host make %s', type_options.MDEV_ENABLED, name,
                         f'that [{options.mdev_group(name)}] device_addresses names' if named else 'of this host',
                         ', '.join(made) or 'nothing')
         self._idle = idle
@@ -249,7 +247,7 @@ class Mdev(api.DeviceKind):
         left = {mdev_type.id: max(0, mdev_type.max_instances - counts.get(mdev_type.id, 0))
                 for mdev_type in self.options.types.values() if mdev_type.max_instances is not None}
         for parent in sorted(parents, key=lambda parent: parent.name in self._failing):
-            allowed = {mdev_type.id: mdev_type for mdev_type in self.options.types_of(mdev_devices.names(parent))}
+            allowed = {mdev_type.id: mdev_type for mdev_type in self.options.types_of(*mdev_devices.names(parent))}
             for made in parent.types:
                 if made.id not in allowed or made.device_api in _NOT_MADE:
                     continue

@@ -20,7 +20,7 @@ from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import mdev_sysfs
 from devicetrack.virt.libvirt import mdevctl
 from devicetrack.virt.libvirt import nodedev_xml
-from devicetrack.virt.libvirt.kinds import mdev_options
+from devicetrack.virt.libvirt.kinds import type_options
 
 
 class Parents:
@@ -66,7 +66,7 @@ class Parents:
 
 def names(parent: nodedev_xml.Parent) -> frozenset[str]:
     """Return the names that an option may use for a parent."""
-    return frozenset(mdev_options.normal_address(name) for name in (parent.name, parent.address) if name)
+    return frozenset(type_options.normal_address(name) for name in (parent.name, parent.address) if name)
 
 
 class Device(NamedTuple):

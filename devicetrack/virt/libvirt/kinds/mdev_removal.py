@@ -15,8 +15,8 @@ from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import mdevctl
 from devicetrack.virt.libvirt import nodedev_xml
 from devicetrack.virt.libvirt import privileged
+from devicetrack.virt.libvirt.kinds import busy
 from devicetrack.virt.libvirt.kinds import mdev_devices
-from devicetrack.virt.libvirt.kinds import mdev_patience
 from devicetrack.virt.libvirt.kinds.mdev_devices import Device
 
 LOG = log.logger(__name__)
@@ -38,7 +38,7 @@ class Removal:
     :param release_wait_s: how long a process of the host may keep a device open
     """
 
-    def __init__(self, devices: mdev_devices.Devices, patience: mdev_patience.Patience, release_wait_s: float) -> None:
+    def __init__(self, devices: mdev_devices.Devices, patience: busy.Patience, release_wait_s: float) -> None:
         self._devices, self._patience, self.release_wait_s = devices, patience, release_wait_s
         self._in_vain: set[str] = set()         # devices for which a release waited in vain; the next one does not wait
 
@@ -139,7 +139,7 @@ class Removal:
             try:
                 self._patience.settled(destroy, lambda: not self._devices.kernel.has(assignment.identifier), wait_s)
             except connection.Refused as error:
-                if error.meaning in mdev_patience.AGAIN:
+                if error.meaning in busy.AGAIN:
                     raise _Behind(error) from error
                 if not self._means_in_use(assignment, error):
                     raise
@@ -204,7 +204,7 @@ class Removal:
         try:
             self._patience.settled(handle.undefine, undefined, self._patience.behind_s)
         except connection.Refused as error:
-            if error.meaning not in mdev_patience.AGAIN:
+            if error.meaning not in busy.AGAIN:
                 raise
             if not self._remove_definitions(assignment):
                 self._patience.settled(handle.undefine, undefined)

@@ -1,4 +1,4 @@
-"""The options of the types that parents make, read and checked, for every kind that has such types."""
+"""The options of the kinds whose parents make devices of some types, read and checked: mediated devices and vGPUs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,16 @@ from oslo_config import cfg
 
 from devicetrack import exception
 from devicetrack import log
+from devicetrack.conf import libvirt as options
 from devicetrack.objects import details
+from devicetrack.objects import things
 
 LOG = log.logger(__name__)
 
+MDEV_ENABLED = f'[{options.DEVICES_GROUP}] enabled_mdev_types'
+VF_ENABLED = f'[{options.VF_GROUP}] enabled_types'
+
+_PARENT_NAME = re.compile(r'[A-Za-z0-9][A-Za-z0-9_.-]*')
 _RESOURCE_CLASS = re.compile(r'VGPU|CUSTOM_[A-Z0-9_]{1,248}')    # placement takes 255 characters
 
 
@@ -30,7 +36,43 @@ class TypeOptions(NamedTuple):
     max_instances: int | None
 
 
-class Words(NamedTuple):
+class Options(NamedTuple):
+    """All options of a kind. ``default`` is the type for the parents that no type names, or None."""
+
+    types: Mapping[str, TypeOptions]
+    default: str | None
+    adopt_existing: bool
+    release_wait_s: int
+    sysfs_root: str = '/sys'
+
+    def types_of(self, *names: str) -> tuple[TypeOptions, ...]:
+        """Return the types that the parent with these names and addresses may make, one for each resource class."""
+        found: dict[str, TypeOptions] = {}
+        for one in self.types.values():
+            if not one.addresses.isdisjoint(names):
+                found.setdefault(one.resource_class, one)
+        return tuple(found.values()) or ((self.types[self.default],) if self.default is not None else ())
+
+    @property
+    def resource_classes(self) -> frozenset[str]:
+        return frozenset(one.resource_class for one in self.types.values())
+
+    def are_naming(self, stored: str) -> bool:
+        """Whether they let the parent of a device make its type, by the stored text of its details."""
+        try:
+            device = details.peek(stored)
+            return any(one.id == device.type for one in self.types_of(*(
+                normal_address(name) for name in (device.parent, device.parent_address) if name)))
+        except (exception.UnknownObject, exception.MalformedObject):
+            return True                         # nobody knows its type
+
+
+def normal_address(text: str) -> str:
+    """Return a PCI address in the form of sysfs, and the name of any other parent as it is."""
+    return things.address_in(text) or text
+
+
+class _Words(NamedTuple):
     """The differences between kinds.
 
     ``enabled`` is the option that names the types. ``register`` registers the group of a type, and ``group`` returns
@@ -49,19 +91,40 @@ class Words(NamedTuple):
     no_parent: str
 
 
-def is_named(stored: str, types_of: Callable[[str, str | None], Iterable[TypeOptions]]) -> bool:
-    """Whether the options let the parent of a device make its type, by the stored text of its details.
+_MDEVS = _Words(
+    MDEV_ENABLED, options.register_mdev_type, options.mdev_group, 'mdev_class',
+    re.compile(r'[A-Za-z0-9][A-Za-z0-9_.+-]*'), 'not the name of a type of mediated devices',
+    lambda text: things.address_in(text) or (text if _PARENT_NAME.fullmatch(text) else None),
+    'neither a PCI address like 0000:84:00.0 nor the name of a node device')
+# Options name a vGPU type by its number, as the driver does: names have blanks, and a full card does not show them.
+_VFS = _Words(
+    VF_ENABLED, options.register_vf_type, options.vf_group, 'resource_class', re.compile('[1-9][0-9]{0,9}'),
+    'not the number of a vGPU type, as creatable_vgpu_types of a virtual function lists it',
+    things.address_in, 'not a PCI address like 0000:3d:00.0')
 
-    :param types_of: returns the types that the options give a parent, by its name and its PCI address
+
+def read_mdevs(conf: cfg.ConfigOpts) -> Options:
+    """Read ``[devices]``, ``[devicetrack_mdev]`` and the group of each enabled type, and register these groups.
+
+    :raises InvalidConfiguration: an option cannot be used; the message names it, its value and the reason
     """
-    try:
-        device = details.peek(stored)
-        return any(one.id == device.type for one in types_of(device.parent, device.parent_address))
-    except (exception.UnknownObject, exception.MalformedObject):
-        return True                             # nobody knows its type
+    options.register(conf)
+    devices = conf[options.DEVICES_GROUP]
+    return Options(*_read(conf, devices.enabled_mdev_types, _MDEVS), devices.adopt_existing_mdevs,
+                   conf[options.MDEV_GROUP].release_wait_s)
 
 
-def read(conf: cfg.ConfigOpts, names: Iterable[str], words: Words) -> tuple[Mapping[str, TypeOptions], str | None]:
+def read_vfs(conf: cfg.ConfigOpts) -> Options:
+    """Read ``[devicetrack_vf]`` and the group of each enabled type, and register these groups.
+
+    :raises InvalidConfiguration: as :func:`read_mdevs`
+    """
+    options.register(conf)
+    ours = conf[options.VF_GROUP]
+    return Options(*_read(conf, ours.enabled_types, _VFS), ours.adopt_existing, ours.release_wait_s, ours.sysfs_root)
+
+
+def _read(conf: cfg.ConfigOpts, names: Iterable[str], words: _Words) -> tuple[Mapping[str, TypeOptions], str | None]:
     """Read the group of each enabled type.
 
     A parent makes devices of the type that names it. Several types may name it if they have different resource classes;
@@ -70,7 +133,6 @@ def read(conf: cfg.ConfigOpts, names: Iterable[str], words: Words) -> tuple[Mapp
     mediated devices, silently enables only the first type. The log names the group of each type that is not enabled.
 
     :returns: the types by name, and the name of the one without addresses or None
-    :raises InvalidConfiguration: an option cannot be used; the message names it, its value and the reason
     """
     types: dict[str, TypeOptions] = {}
     owners: dict[tuple[str, str], str] = {}
@@ -91,7 +153,7 @@ def read(conf: cfg.ConfigOpts, names: Iterable[str], words: Words) -> tuple[Mapp
     return types, without[0] if without else None
 
 
-def _warn_of_unread_groups(conf: cfg.ConfigOpts, names: Collection[str], words: Words) -> None:
+def _warn_of_unread_groups(conf: cfg.ConfigOpts, names: Collection[str], words: _Words) -> None:
     """Log the groups of types in the configuration files that nobody reads: a type is misspelt, or forgotten."""
     # oslo.config compares the names of groups without regard to case.
     enabled, start = {words.group(name).lower() for name in names}, words.group('')
@@ -102,16 +164,7 @@ def _warn_of_unread_groups(conf: cfg.ConfigOpts, names: Collection[str], words: 
                         'group', section, words.enabled, name)
 
 
-def of(types: Mapping[str, TypeOptions], default: str | None, names: frozenset[str]) -> tuple[TypeOptions, ...]:
-    """Return the types that the parent with these names may make, one for each resource class, in their order."""
-    found: dict[str, TypeOptions] = {}
-    for one in types.values():
-        if one.addresses & names:
-            found.setdefault(one.resource_class, one)
-    return tuple(found.values()) or ((types[default],) if default is not None else ())
-
-
-def _type(name: str, group_name: str, group: Any, owners: dict[tuple[str, str], str], words: Words) -> TypeOptions:
+def _type(name: str, group_name: str, group: Any, owners: dict[tuple[str, str], str], words: _Words) -> TypeOptions:
     addresses = set()
     option = f'[{group_name}] device_addresses'
     resource_class = group[words.class_option]

@@ -40,7 +40,6 @@ from devicetrack.virt.libvirt import vgpu_sysfs
 from devicetrack.virt.libvirt.kinds import api
 from devicetrack.virt.libvirt.kinds import busy
 from devicetrack.virt.libvirt.kinds import type_options
-from devicetrack.virt.libvirt.kinds import vf_options
 
 LOG = log.logger(__name__)
 
@@ -57,7 +56,7 @@ class VF(api.DeviceKind):
 
     def __init__(self, conf: Any, hypervisor: connection.Connection) -> None:
         super().__init__(conf, hypervisor)
-        self.options = vf_options.read(conf)
+        self.options = type_options.read_vfs(conf)
         self.tree = vgpu_sysfs.Tree(self.options.sysfs_root)
         self._functions = pci_sysfs.Tree(self.options.sysfs_root)
         self._attributes = attributes.paths(conf)
@@ -69,14 +68,14 @@ class VF(api.DeviceKind):
         return bool(self.options.types)
 
     def is_named(self, identifier: str, stored: str) -> bool:
-        return type_options.is_named(stored, lambda _name, address: self.options.types_of(address or ''))
+        return self.options.are_naming(stored)
 
     def own_path(self, assignment: DeviceAssignment) -> str | None:
         return self.tree.parent_path(assignment.identifier)
 
     @property
     def resource_classes(self) -> frozenset[str]:
-        return frozenset(vgpu_type.resource_class for vgpu_type in self.options.types.values())
+        return self.options.resource_classes
 
     def possible_parents(self) -> Collection[str]:
         return [nodedev_xml.pci_name(address) for address in self.tree.parents()]
@@ -153,7 +152,7 @@ class VF(api.DeviceKind):
             made = sorted({f'{number} ({name})' for function in functions
                            for number, name in function.creatable.items()})
             LOG.warning('%s = %s: no virtual function %s has this type or can get it; those of this host can get %s',
-                        vf_options.ENABLED, vgpu_type,
+                        type_options.VF_ENABLED, vgpu_type,
                         f'of a parent in [{options.vf_group(vgpu_type)}] device_addresses' if named
                         else 'of this host', ', '.join(made) or 'nothing')
         self._idle = idle
