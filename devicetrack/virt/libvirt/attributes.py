@@ -6,6 +6,7 @@ anything: a file that never ends, bytes that are no text, a link that leads some
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -17,8 +18,8 @@ from devicetrack import exception
 from devicetrack.conf import compatibility as options
 from devicetrack.objects.values import Attribute
 from devicetrack.objects.values import MigrationType
+from devicetrack.virt.libvirt import kernel_files
 
-_MAX_BYTES: Final = 4096                        # a page: sysfs gives no more of an attribute
 _PRINTABLE: Final = re.compile(rb'[ -~]*')
 _DRIVER_VERSION: Final = 'driver/module/version'
 
@@ -78,7 +79,9 @@ def read(root: str, directory: str, relative_path: str) -> Attribute:
     if os.path.commonpath((real, real_root)) != real_root:
         return Attribute(problem=f'{path} is refused: it leads out of {root}')
     try:
-        data = _bytes(real)
+        if not stat.S_ISREG(os.stat(real).st_mode):
+            raise OSError(errno.EINVAL, 'it is not a regular file')
+        data = kernel_files.data(real, kernel_files.PAGE + 1)
     except FileNotFoundError:
         return Attribute()
     except OSError as error:
@@ -89,28 +92,10 @@ def read(root: str, directory: str, relative_path: str) -> Attribute:
     return Attribute(data.decode('ascii').strip())
 
 
-def _bytes(path: str) -> bytes:
-    """Read a file, up to one byte more than it may have.
-
-    :raises OSError: it cannot be read, or is not a regular file
-    """
-    # A FIFO would keep its reader waiting for a writer.
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError('it is not a regular file')
-        data = b''
-        while len(data) <= _MAX_BYTES and (more := os.read(fd, _MAX_BYTES + 1 - len(data))):
-            data += more
-        return data
-    finally:
-        os.close(fd)
-
-
 def _problem(data: bytes) -> str | None:
     """Say why these bytes cannot be an attribute; None if they can."""
-    if len(data) > _MAX_BYTES:
-        return f'has more than {_MAX_BYTES} bytes'
+    if len(data) > kernel_files.PAGE:
+        return f'has more than {kernel_files.PAGE} bytes'
     lines = data.removesuffix(b'\n').split(b'\n')
     if not all(map(_PRINTABLE.fullmatch, lines)):
         return 'has bytes that are not printable ASCII'

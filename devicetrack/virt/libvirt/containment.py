@@ -28,6 +28,7 @@ from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.objects import things
 from devicetrack.objects.things import Exclusions
+from devicetrack.virt.libvirt import kernel_files
 from devicetrack.virt.libvirt import pci_use
 
 SYSFS: Final = '/sys'
@@ -81,7 +82,7 @@ class Look:
                 known = things.of_function(address), tuple(map(things.of_function, self._above(address)))
             elif vocabulary.is_uuid(node):
                 known = None, tuple(map(things.of_function, self._with_above(reversed(
-                    _link(os.path.join(self._mediated, node)).split('/')))))
+                    kernel_files.target(self._mediated, node).split('/')))))
             else:
                 known = self._of_path(node)
             self._seen[node] = known
@@ -93,20 +94,20 @@ class Look:
         found = {token.removeprefix(_FUNCTION) for token in tokens if token.startswith(_FUNCTION)}
         address = things.address_in(node)
         for one in () if address is None else (address, *self._vfs(address)):
-            found |= {one, *filter(vocabulary.is_uuid, _entries(os.path.join(self._functions, one)))}
+            found |= {one, *filter(vocabulary.is_uuid, kernel_files.names_in_reach(self._functions, one))}
         return found - {address}
 
     def mediated_devices(self) -> list[str]:
         """The UUIDs of the mediated devices that exist, whoever made them."""
-        return [*filter(vocabulary.is_uuid, _entries(self._mediated))]
+        return [*filter(vocabulary.is_uuid, kernel_files.names_in_reach(self._mediated))]
 
     def _above(self, address: str) -> tuple[str, ...]:
         """The functions that contain a function: its physical one, and those in front of it."""
         if (known := self._known_above.get(address)) is not None:
             return known
         directory = os.path.join(self._functions, address)
-        target = _link(directory)
-        physfn = os.path.basename(_link(os.path.join(directory, 'physfn'))) if target else self._physfn_of_absent(
+        target = kernel_files.target(directory)
+        physfn = os.path.basename(kernel_files.target(directory, 'physfn')) if target else self._physfn_of_absent(
             address)
         found = self._known_above[address] = tuple(dict.fromkeys((
             *self._with_above([physfn] if physfn else []),
@@ -135,25 +136,21 @@ class Look:
     def _cards(self) -> dict[str, tuple[int, int, int]]:
         """By physical function: the distance to its first virtual function, that between two, and their number."""
         found = {}
-        for name in filter(vocabulary.PCI_ADDRESS.fullmatch, _entries(self._functions)):
+        for name in filter(vocabulary.PCI_ADDRESS.fullmatch, kernel_files.names_in_reach(self._functions)):
             with contextlib.suppress(OSError, ValueError):
-                first, stride, total = (self._number(name, one) for one in (
+                first, stride, total = (int(kernel_files.text(self._functions, name, one)) for one in (
                     'sriov_offset', 'sriov_stride', 'sriov_totalvfs'))
                 found[name] = first, stride, total
         return found
 
-    def _number(self, address: str, name: str) -> int:
-        with open(os.path.join(self._functions, address, name), encoding='ascii') as file:
-            return int(file.read())
-
     def _vfs(self, address: str) -> Iterator[str]:
         directory = os.path.join(self._functions, address)
-        for name in filter(_VIRTFN.fullmatch, _entries(directory)):
-            yield os.path.basename(_link(os.path.join(directory, name)))
+        for name in filter(_VIRTFN.fullmatch, kernel_files.names_in_reach(directory)):
+            yield os.path.basename(kernel_files.target(directory, name))
 
     def _group(self, node: str) -> str | None:
         address = things.address_in(node)
-        link = '' if address is None else _link(os.path.join(self._functions, address, 'iommu_group'))
+        link = '' if address is None else kernel_files.target(self._functions, address, 'iommu_group')
         return os.path.basename(link) or None
 
     def _of_path(self, path: str) -> Thing:
@@ -179,12 +176,12 @@ class Look:
     def _find_below(self, number: str, device: int) -> Iterator[str]:
         directory = os.path.realpath(os.path.join(self._sysfs, 'dev/block', number))
         slaves = os.path.join(directory, 'slaves')
-        below = [os.path.join(slaves, name) for name in sorted(_entries(slaves))]
+        below = [os.path.join(slaves, name) for name in sorted(kernel_files.names_in_reach(slaves))]
         if os.path.exists(os.path.join(directory, 'partition')):
             below.append(os.path.dirname(directory))
         for one in below:
-            with contextlib.suppress(OSError, ValueError), open(os.path.join(one, 'dev'), encoding='ascii') as file:
-                major, minor = map(int, file.read().split(':'))
+            with contextlib.suppress(OSError, ValueError):
+                major, minor = map(int, kernel_files.text(one, 'dev').split(':'))
                 yield f'block:{major}:{minor}'
                 yield from self._below_block(f'{major}:{minor}', os.makedev(major, minor))
         yield from self._of_node(stat.S_IFBLK, device)
@@ -205,17 +202,3 @@ def _routing(address: str) -> tuple[str, int]:
     domain, bus, rest = address.split(':')
     slot, function = rest.split('.')
     return domain, int(bus, 16) << 8 | int(slot, 16) << 3 | int(function)
-
-
-def _link(path: str) -> str:
-    try:
-        return os.readlink(path)
-    except OSError:
-        return ''                               # it is no link, or went away
-
-
-def _entries(directory: str) -> list[str]:
-    try:
-        return os.listdir(directory)
-    except OSError:
-        return []

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 from typing import NamedTuple
 
+from devicetrack.virt.libvirt import kernel_files
 from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt import root
 
@@ -57,27 +57,17 @@ class Kernel:
 
     def subsystem(self, address: str) -> str | None:
         """Return the subsystem of a parent; None if it cannot be read."""
-        try:
-            return os.path.basename(os.readlink(os.path.join(self.parent_path(address), 'subsystem')))
-        except OSError:
-            return None
+        return kernel_files.link(self.parent_path(address), 'subsystem')
 
     def numa_node(self, address: str) -> int | None:
         """Return the NUMA node of a parent; None if it has none or it is unknown."""
-        with contextlib.suppress(ValueError):
-            node = int(self._text(address, 'numa_node') or -1)
-            return node if node >= 0 else None
-        return None
+        return kernel_files.number(self.parent_path(address), 'numa_node')
 
     def device_api(self, address: str, name: str) -> str | None:
         """Return the interface that the devices of a type have; None if it is unknown."""
-        return self._text(address, 'mdev_supported_types', name, 'device_api')
-
-    def _text(self, address: str, *names: str) -> str | None:
         try:
-            with open(os.path.join(self.parent_path(address), *names), encoding='ascii') as file:
-                return file.read().strip() or None
-        except (OSError, ValueError):
+            return kernel_files.text(self.type_path(address, name), 'device_api') or None
+        except OSError:
             return None
 
     def has(self, uuid: str) -> bool:
@@ -121,7 +111,4 @@ class Kernel:
         return os.path.join(self.directory, *parts)
 
     def _link(self, uuid: str, name: str) -> str | None:
-        try:
-            return os.path.basename(os.readlink(self._path(uuid, name)))
-        except OSError:
-            return None
+        return kernel_files.link(self._path(uuid), name)

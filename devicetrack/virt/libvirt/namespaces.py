@@ -27,6 +27,7 @@ import uuid
 from devicetrack import exception
 from devicetrack import filelock
 from devicetrack.virt.libvirt import device_users
+from devicetrack.virt.libvirt import kernel_files
 from devicetrack.virt.libvirt import ndctl
 from devicetrack.virt.libvirt import privileged
 
@@ -356,8 +357,7 @@ def _region_problem(region: str | None) -> str | None:
         return None
     path = os.path.join(REGIONS, region, 'read_only')
     try:
-        with open(path, encoding='ascii') as file:
-            return None if file.read().strip() == '0' else f'{region} is read-only'
+        return None if kernel_files.text(path) == '0' else f'{region} is read-only'
     except FileNotFoundError:
         return f'{region} is gone'
     except OSError as error:

@@ -11,6 +11,7 @@ import re
 from typing import Final
 
 from devicetrack import log
+from devicetrack.virt.libvirt import kernel_files
 
 LOG = log.logger(__name__)
 
@@ -57,7 +58,7 @@ class Topology:
             match = _NODE.fullmatch(name)
             if match is None:
                 continue
-            sockets = {self._socket_of(processor) for processor in _numbers(self._text(directory, name, 'cpulist'))}
+            sockets = set(map(self._socket_of, _numbers(kernel_files.text(directory, name, 'cpulist'))))
             if len(sockets) > 1:
                 raise ValueError(f'NUMA node {match[1]} is on the sockets {", ".join(map(str, sorted(sockets)))}')
             if sockets:
@@ -65,15 +66,10 @@ class Topology:
         return found
 
     def _socket_of(self, processor: int) -> int:
-        number = int(self._text(self._root, 'devices/system/cpu', f'cpu{processor}', 'topology/physical_package_id'))
+        number = int(kernel_files.text(self._root, f'devices/system/cpu/cpu{processor}/topology/physical_package_id'))
         if number < 0:
             raise ValueError(f'processor {processor} names no socket')
         return number
-
-    @staticmethod
-    def _text(*names: str) -> str:
-        with open(os.path.join(*names), encoding='ascii') as file:
-            return file.read().strip()
 
 
 def _numbers(text: str) -> list[int]:

@@ -11,6 +11,7 @@ import os
 import re
 from typing import NamedTuple
 
+from devicetrack.virt.libvirt import kernel_files
 from devicetrack.virt.libvirt import pci_sysfs
 
 # With multipath in the kernel, nvme0c1n1 is the path of one controller to nvme0n1, and is no block device to open.
@@ -41,14 +42,14 @@ def disks(tree: pci_sysfs.Tree, address: str) -> Sequence[Disk] | None:
     found = []
     for controller in controllers:
         inside = os.path.join(directory, controller)
-        if _read(os.path.join(inside, 'state')) != 'live':
+        if kernel_files.text(inside, 'state') != 'live':
             return None
         for name in os.listdir(inside):
             if _NAMESPACE.fullmatch(name):
                 path = os.path.join(inside, name)
-                found.append(Disk(re.sub('c[0-9]+(?=n)', '', name), int(_read(os.path.join(path, 'nsid'))),
-                                  int(_read(os.path.join(path, 'size'))) * _SECTOR,
-                                  int(_read(os.path.join(path, 'queue', 'logical_block_size')))))
+                found.append(Disk(re.sub('c[0-9]+(?=n)', '', name), int(kernel_files.text(path, 'nsid')),
+                                  int(kernel_files.text(path, 'size')) * _SECTOR,
+                                  int(kernel_files.text(path, 'queue/logical_block_size'))))
     return sorted(found, key=lambda disk: disk.nsid)
 
 
@@ -63,8 +64,3 @@ def shown(tree: pci_sysfs.Tree, address: str) -> Sequence[Disk] | None:
 def as_text(found: Sequence[Disk] | None) -> str | None:
     """Return what stays the same about disks, for a record: ``1:1073741824:512 2:…``; None if it is unknown."""
     return None if found is None else ' '.join(f'{disk.nsid}:{disk.size_bytes}:{disk.block_bytes}' for disk in found)
-
-
-def _read(path: str) -> str:
-    with open(path, encoding='ascii', errors='replace') as file:
-        return file.read().strip()

@@ -42,6 +42,7 @@ from typing import TypeVar
 
 from devicetrack import exception
 from devicetrack import vocabulary
+from devicetrack.virt.libvirt import kernel_files
 
 TYPE_PCI: Final = 'type-PCI'
 TYPE_PF: Final = 'type-PF'
@@ -67,9 +68,6 @@ _HEADER: Final = 16
 _HEADER_TYPE: Final = 0x0E
 _LAYOUT: Final = 0x7F
 
-_PAGE: Final = 4096                     # an attribute in sysfs has less than a page
-# If there is a FIFO in place of an attribute, O_NONBLOCK keeps the reader from waiting for a writer.
-_READ: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 _DIRECTORY: Final = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _LIST: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
@@ -325,9 +323,7 @@ class Tree:
         :raises CommandFailed: it cannot be read
         """
         try:
-            with open(os.path.join(self._devices, address, 'driver_override'), encoding='ascii',
-                      errors='replace', opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
-                name = file.read(_PAGE).strip()
+            name = kernel_files.text(self._devices, address, 'driver_override')
         except OSError as error:
             raise exception.CommandFailed('reading', f'driver_override of {address}: {error.strerror}') from error
         return None if name in ('', '(null)') else name
@@ -335,12 +331,9 @@ class Tree:
     def nvm_subsystem(self, address: str) -> str | None:
         """Return the name of the NVM subsystem of a function; None if its driver does not tell it now."""
         directory = os.path.join(self._devices, address, 'nvme')
-        try:
+        with contextlib.suppress(OSError, ValueError):
             for name in filter(NVME_NAME.fullmatch, os.listdir(directory)):
-                with open(os.path.join(directory, name, 'subsysnqn'), encoding='ascii') as file:
-                    return _serial(file.read(_PAGE)) or None
-        except (OSError, ValueError):
-            pass
+                return _serial(kernel_files.text(directory, name, 'subsysnqn')) or None
         return None
 
     def has_left(self, address: str, driver: str) -> bool:
@@ -369,14 +362,10 @@ class Tree:
         """
         directory = os.path.join(self._devices, address)
         with contextlib.suppress(OSError):
-            if _line(os.path.join(directory, 'power/runtime_status')).startswith('suspend'):
+            if kernel_files.text(directory, 'power/runtime_status').startswith('suspend'):
                 return None
         try:
-            config = os.open(os.path.join(directory, 'config'), _READ)
-            try:
-                header = os.read(config, _HEADER)
-            finally:
-                os.close(config)
+            header = kernel_files.data(os.path.join(directory, 'config'), _HEADER)
         except FileNotFoundError:
             return None                         # the function is gone, and whoever asks sees that
         except OSError as error:
@@ -398,12 +387,7 @@ class Tree:
             os.close(devices)
 
     def _list(self, name: str) -> list[str]:
-        try:
-            return os.listdir(os.path.join(self.root, name))
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise exception.CommandFailed(f'listing {name} in {self.root}', str(error.strerror)) from error
+        return kernel_files.names(self.root, name)
 
     def _linked(self, name: str, target: re.Pattern[str]) -> Iterator[tuple[str, str]]:
         """Find the links of a class that lead below a function, sorted by name; yield the parts of each target."""
@@ -528,9 +512,9 @@ class _Directory:
     def read(self, name: str, parse: Callable[[str], _Value]) -> _Value | None:
         """Read an attribute; None if there is none or it cannot be read."""
         try:
-            file = os.open(name, _READ, dir_fd=self._descriptor)
+            file = os.open(name, kernel_files.READ, dir_fd=self._descriptor)
             try:
-                data = os.read(file, _PAGE)
+                data = os.read(file, kernel_files.PAGE)
             finally:
                 os.close(file)
         except OSError as error:
@@ -577,14 +561,6 @@ def _identity(text: str) -> _Identity:
     subsystem = f'{of_vendor}:{of_product}'.lower()
     return _Identity(vendor.lower(), product.lower(), None if subsystem == _NO_SUBSYSTEM else subsystem,
                      ''.join(codes).lower())
-
-
-def _line(path: str) -> str:
-    file = os.open(path, _READ)
-    try:
-        return os.read(file, _PAGE).decode('ascii', 'replace').strip()
-    finally:
-        os.close(file)
 
 
 def _address(text: str) -> str:

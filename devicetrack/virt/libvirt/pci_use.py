@@ -41,6 +41,7 @@ from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.virt.libvirt import device_users
 from devicetrack.virt.libvirt import interface_addresses
+from devicetrack.virt.libvirt import kernel_files
 from devicetrack.virt.libvirt import worker
 
 # A path of an NVMe namespace (nvme_mpath_set_disk_name in Linux: drivers/nvme/host/multipath.c), which is hidden, and
@@ -206,7 +207,7 @@ class _Blocks:
         self._paths: dict[str, list[str]] = {}
         self._known: dict[str, Sequence[str]] = {}
         self._mapped: dict[str, str] = {}
-        for name in _listed(self._directory):
+        for name in kernel_files.names(self._directory):
             with contextlib.suppress(OSError):                  # it went away
                 self._targets[name] = os.readlink(os.path.join(self._directory, name))
                 path = _NVME_PATH.fullmatch(name)
@@ -245,8 +246,8 @@ class _Blocks:
     def of_btrfs(self) -> Iterator[str]:
         """Yield all devices of mounted btrfs file systems: a mount names only one of several."""
         directory = os.path.join(self._sysfs, 'fs/btrfs')
-        for name in _listed(directory):
-            yield from _listed(os.path.join(directory, name, 'devices'))
+        for name in kernel_files.names(directory):
+            yield from kernel_files.names(os.path.join(directory, name, 'devices'))
 
     def has(self, name: str) -> bool:
         return name in self._targets
@@ -274,7 +275,7 @@ class _Blocks:
         return (above,) if above in self._targets else ()
 
     def _slaves(self, name: str) -> list[str]:
-        return _listed(os.path.join(self._directory, name, 'slaves'))
+        return kernel_files.names(os.path.join(self._directory, name, 'slaves'))
 
 
 class _Unlisted:
@@ -326,7 +327,7 @@ class _Unlisted:
 
     def _of_driver(self, driver: str) -> Sequence[str]:
         return tuple(filter(vocabulary.PCI_ADDRESS.fullmatch,
-                            _listed(os.path.join(self._sysfs, 'bus/pci/drivers', driver))))
+                            kernel_files.names(os.path.join(self._sysfs, 'bus/pci/drivers', driver))))
 
     def _told(self, driver: str) -> dict[tuple[bool, str], list[str]]:
         """Return the functions of a driver by the minor numbers of their nodes, and those that it does not tell.
@@ -335,7 +336,7 @@ class _Unlisted:
         """
         found: dict[tuple[bool, str], list[str]] = {}
         directory = os.path.join(self._proc, 'driver', driver)
-        for address in filter(vocabulary.PCI_ADDRESS.fullmatch, _listed(os.path.join(directory, 'gpus'))):
+        for address in filter(vocabulary.PCI_ADDRESS.fullmatch, kernel_files.names(os.path.join(directory, 'gpus'))):
             minor = None
             with contextlib.suppress(exception.CommandFailed):  # one that is broken must not hide the others
                 minor = _MINOR.search(_bytes(os.path.join(directory, 'gpus', address, 'information')))
@@ -402,7 +403,7 @@ class Disks:
         """
         partitions, found = self._blocks.partitions(disk), dict[tuple[int, int], str]()
         for sort, kind in _SORTS.items():
-            for number in _listed(os.path.join(self._sysfs, 'dev', kind)):
+            for number in kernel_files.names(os.path.join(self._sysfs, 'dev', kind)):
                 addresses, name = _open_device(self._sysfs, kind, number, self._blocks, self._unlisted)
                 if name in partitions if kind == 'block' else address in addresses:
                     found[sort, os.makedev(*map(int, number.split(':')))] = name
@@ -424,7 +425,7 @@ class _Processes:
         self.mounted: list[tuple[str, str]] = []
         self.opened: list[tuple[str, str, str, str]] = []
         self._namespaces: set[str] = set()
-        for pid in filter(str.isdecimal, _listed(proc)):
+        for pid in filter(str.isdecimal, kernel_files.names(proc)):
             # Another user's process, or it has ended.
             with contextlib.suppress(PermissionError, FileNotFoundError, ProcessLookupError):
                 self._look_at(pid)
@@ -553,7 +554,7 @@ def _interfaces(sysfs: str, proc: str, with_ipv4: Callable[[], Collection[int]]
     except OSError as error:
         raise exception.CommandFailed('reading the IPv4 addresses', str(error.strerror or error)) from error
     functions = dict[str, Sequence[str]]()
-    for name in sorted(_listed(directory)):
+    for name in sorted(kernel_files.names(directory)):
         try:
             found = _functions_in(os.readlink(os.path.join(directory, name)))
         except OSError:
@@ -567,7 +568,7 @@ def _interfaces(sysfs: str, proc: str, with_ipv4: Callable[[], Collection[int]]
             except exception.CommandFailed as error:
                 why.setdefault(name, str(error))        # its own functions may be in use, and no others
             continue
-        for entry in _listed(os.path.join(directory, name)):
+        for entry in kernel_files.names(os.path.join(directory, name)):
             if entry.startswith(_LOWER):
                 lower = entry.removeprefix(_LOWER)
                 why.setdefault(lower, f'{name} is built on its interface {lower}')
@@ -615,19 +616,6 @@ def _entries(directory: str) -> list[str] | None:
         return os.listdir(directory)
     except OSError:
         return None
-
-
-def _listed(directory: str) -> list[str]:
-    """Return the names in a directory; none if there is no such directory.
-
-    :raises CommandFailed: it cannot be read
-    """
-    try:
-        return os.listdir(directory)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise exception.CommandFailed(f'listing {directory}', str(error.strerror)) from error
 
 
 def _bytes(path: str, must: bool = False, gone: Collection[int] = _GONE) -> bytes:

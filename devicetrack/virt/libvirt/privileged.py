@@ -45,6 +45,7 @@ from devicetrack.conf import libvirt as options
 from devicetrack.virt.libvirt import children
 from devicetrack.virt.libvirt import descriptors
 from devicetrack.virt.libvirt import device_users
+from devicetrack.virt.libvirt import kernel_files
 from devicetrack.virt.libvirt import mdevctl
 from devicetrack.virt.libvirt import ndctl
 from devicetrack.virt.libvirt import pci_config
@@ -71,10 +72,6 @@ except OSError as error:
     sys.exit({_WRITER_FAILED} + error.errno)
 """
 _NVME = b'0x0108'                   # the class (PCI Code and ID Assignment: mass storage, non-volatile memory)
-_MAX_LINE = 64
-_MAX_CONFIG = 4096                  # bytes of the configuration space (PCI Express)
-# If there is a FIFO in place of an attribute, O_NONBLOCK keeps the reader from waiting for a writer.
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 _OVERRIDES: Final[dict[str, threading.Lock]] = {}
 
@@ -274,13 +271,9 @@ def _check_dax(name: str, number: int, size_bytes: int) -> None:
     :raises OSError: it is not a dax device, is another dax device, or has another size
     """
     device = os.path.join(root.SYSFS, f'dev/char/{os.major(number)}:{os.minor(number)}')
-    try:
-        subsystem = os.path.basename(os.readlink(os.path.join(device, 'subsystem')))
-        with open(os.path.join(device, 'size'), encoding='ascii') as file:
-            size = int(file.read())
-    except (OSError, ValueError):
-        subsystem, size = '', 0
-    if (subsystem, os.path.basename(os.path.realpath(device))) != ('dax', name):
+    size = kernel_files.number(device, 'size')
+    itself = kernel_files.link(device, 'subsystem'), os.path.basename(os.path.realpath(device))
+    if size is None or itself != ('dax', name):
         raise OSError(errno.EINVAL, 'not the dax device of this name')
     if size != size_bytes:
         raise OSError(errno.EINVAL, f'it has {size} bytes, not {size_bytes}')
@@ -333,8 +326,8 @@ def _vfio_nodes(sysfs: str, number: int) -> dict[int, str] | None:
     nodes = {}
     for path in (*(os.path.join(sysfs, 'class/vfio', name) for name in (f'{number}', f'noiommu-{number}')),
                  *(path for function in functions for path in glob.glob(f'{glob.escape(function)}/vfio-dev/*'))):
-        with contextlib.suppress(FileNotFoundError), open(os.path.join(path, 'dev'), encoding='ascii') as file:
-            nodes[os.makedev(*map(int, file.read().split(':')))] = os.path.basename(path)
+        with contextlib.suppress(FileNotFoundError):
+            nodes[os.makedev(*map(int, kernel_files.text(path, 'dev').split(':')))] = os.path.basename(path)
     if nodes:
         return nodes
     if any('vfio' in os.path.basename(os.path.realpath(os.path.join(function, 'driver'))) for function in functions):
@@ -463,9 +456,7 @@ def probe(sysfs: str, address: str) -> None:
     with _override_of(override):
         # If an IOMMU group has a guest, binding a host driver in it crashes old kernels (BUG_ON in vfio_group_notifier,
         # before Linux 5.19). Newer kernels leave the function without any driver.
-        with open(override, encoding='ascii', errors='replace') as file:
-            for_guests = 'vfio' in file.read()
-        if not for_guests:
+        if 'vfio' not in kernel_files.text(override):
             check_no_guest(sysfs, address)
         write_attribute(below(sysfs, os.path.join(sysfs, 'bus/pci/drivers_probe')), address.encode())
 
@@ -488,8 +479,7 @@ def reset(sysfs: str, address: str, method: str | None) -> None:
         write_attribute(path, b'1\n')
         return
     methods = path_of(sysfs, address, 'reset_method')
-    with open(methods, 'rb') as file:
-        before = file.read()
+    before = kernel_files.data(methods)
     write_attribute(methods, f'{method}\n'.encode())
     try:
         write_attribute(path, b'1\n')
@@ -525,8 +515,8 @@ def set_vfs(sysfs: str, address: str, number: int, autoprobe: bool | None = None
     after = None if autoprobe is None else b'%d\n' % autoprobe
     probes = path_of(sysfs, address, 'sriov_drivers_autoprobe')
     # New virtual functions of an NVMe controller are offline. A driver would wait for each in vain, and so would this.
-    if autoprobe is not False and _read(path_of(sysfs, address, 'class'), _MAX_LINE).startswith(_NVME):
-        after = after or _read(probes, _MAX_LINE)
+    if autoprobe is not False and kernel_files.data(path_of(sysfs, address, 'class')).startswith(_NVME):
+        after = after or kernel_files.data(probes)
         write_attribute(probes, b'0\n')
     elif after is not None:
         write_attribute(probes, after)
@@ -554,14 +544,14 @@ def read_serial(sysfs: str, address: str) -> str | None:
     """
     directory = path_of(sysfs, address)
     if os.path.lexists(os.path.join(directory, 'vpd')):
-        fd = os.open(path_of(sysfs, address, 'vpd'), _READ)
+        fd = os.open(path_of(sysfs, address, 'vpd'), kernel_files.READ)
         try:
             found = pci_config.serial_of_vpd(lambda length, place: os.pread(fd, length, place))
         finally:
             os.close(fd)
         if found:
             return found
-    return pci_config.serial_of_config(_read(path_of(sysfs, address, 'config'), _MAX_CONFIG))
+    return pci_config.serial_of_config(kernel_files.data(path_of(sysfs, address, 'config')))
 
 
 def write_attribute(path: str, data: bytes) -> None:
@@ -597,17 +587,6 @@ def write_apart(path: str, data: bytes, timeout_s: float) -> None:
         raise OSError(status - _WRITER_FAILED, os.strerror(status - _WRITER_FAILED))
     if status != 0:
         raise OSError(errno.EIO, f'the process that writes it ended with status {status}')
-
-
-def _read(path: str, most: int) -> bytes:
-    data = b''
-    fd = os.open(path, _READ)
-    try:
-        while len(data) < most and (more := os.read(fd, most - len(data))):
-            data += more
-    finally:
-        os.close(fd)
-    return data
 
 
 def path_of(sysfs: str, address: str, name: str = '') -> str:

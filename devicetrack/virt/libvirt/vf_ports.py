@@ -11,13 +11,13 @@ import re
 from typing import Final
 from typing import NamedTuple
 
+from devicetrack.virt.libvirt import kernel_files
 from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt import vf_link
 
 _VIRTFN: Final = re.compile(r'virtfn[0-9]+')
 # The name of a card's switch port that leads to one of its functions (Linux: Documentation/networking/switchdev.rst).
 _REPRESENTOR: Final = re.compile(r'(c[0-9]+)?pf[0-9]+(vf|sf)[0-9]+')
-_MAX_LINE: Final = 64
 _UP: Final = 1                          # IFF_UP (netdevice(7))
 
 
@@ -116,7 +116,7 @@ def place_of(sysfs: str, address: str) -> VFPlace:
     if len(numbers) != 1:
         raise OSError(errno.ENODEV, f'{os.path.basename(physfn)} does not have {address} as one virtual function')
     name = _only_uplink(physfn)
-    index = int(_line(os.path.join(physfn, 'net', name, 'ifindex')))
+    index = int(kernel_files.text(physfn, 'net', name, 'ifindex'))
     return VFPlace(name, index, numbers[0])
 
 
@@ -144,7 +144,7 @@ def uplink(sysfs: str, physfn: str) -> Uplink:
     """
     directory = privileged.path_of(sysfs, physfn)
     name = _only_uplink(directory)
-    return Uplink(name, bool(int(_line(os.path.join(directory, 'net', name, 'flags')), 16) & _UP))
+    return Uplink(name, bool(int(kernel_files.text(directory, 'net', name, 'flags'), 16) & _UP))
 
 
 def has_no_uplink(sysfs: str, physfn: str) -> bool:
@@ -172,17 +172,9 @@ def _uplinks(directory: str) -> list[str]:
     found = []
     for name in names:
         try:
-            port = _line(os.path.join(directory, name, 'phys_port_name'))
+            port = kernel_files.text(directory, name, 'phys_port_name')
         except OSError:                 # nearly all drivers give none: ENOENT, EOPNOTSUPP
             port = ''
         if not _REPRESENTOR.fullmatch(port):
             found.append(name)
     return found
-
-
-def _line(path: str) -> str:
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        return os.read(fd, _MAX_LINE).decode(errors='replace').strip()
-    finally:
-        os.close(fd)

@@ -32,6 +32,7 @@ import re
 from typing import NamedTuple
 
 from devicetrack import exception
+from devicetrack.virt.libvirt import kernel_files
 from devicetrack.virt.libvirt import privileged
 
 NO_TYPE = '0'
@@ -177,7 +178,7 @@ class Tree:
 
     def _may_be_nvidias(self, address: str) -> bool:
         try:
-            return self._read(address, 'vendor').strip() == _NVIDIA
+            return kernel_files.text(self._devices, address, 'vendor') == _NVIDIA
         except OSError:
             return True
 
@@ -187,25 +188,16 @@ class Tree:
             return None
         current, types, problem = NO_TYPE, dict[str, str](), None
         try:
-            current = _type(self._read(address, _CURRENT), address)
-            types = _types(self._read(address, _CREATABLE), address)
+            current = _type(kernel_files.text(self._devices, address, _CURRENT), address)
+            types = _types(kernel_files.text(self._devices, address, _CREATABLE), address)
         except FileNotFoundError:
             return None                         # it went away just now
         except OSError as error:
             problem = f'its vGPU types cannot be read: {error.strerror}'
         except exception.InvalidDocument as error:
             problem = str(error)
-        return Function(address, parent, self._numa_node(address), current, types, problem)
-
-    def _numa_node(self, address: str) -> int | None:
-        with contextlib.suppress(OSError, ValueError):
-            node = int(self._read(address, 'numa_node'))
-            return node if node >= 0 else None
-        return None
-
-    def _read(self, address: str, name: str) -> str:
-        with open(self._path(address, name), encoding='utf-8', errors='replace') as file:
-            return file.read()
+        numa_node = kernel_files.number(self._devices, address, 'numa_node')
+        return Function(address, parent, numa_node, current, types, problem)
 
     def _path(self, address: str, name: str) -> str:
         return os.path.join(self._devices, address, name)

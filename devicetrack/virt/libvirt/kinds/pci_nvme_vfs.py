@@ -16,10 +16,10 @@ from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 import functools
-import os
 from typing import Final
 
 from devicetrack import log
+from devicetrack.virt.libvirt import kernel_files
 from devicetrack.virt.libvirt import nvme_controllers
 from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt import pci_variants
@@ -111,9 +111,7 @@ class Secondaries:
 
     def _probes(self, function: pci_sysfs.Function) -> bool:
         """Whether drivers of the host take the virtual functions of a card."""
-        path = os.path.join(self._tree.path(function.physfn or ''), 'sriov_drivers_autoprobe')
-        with open(path, encoding='ascii', errors='replace') as file:
-            return file.read().strip() == '1'
+        return kernel_files.text(self._tree.path(function.physfn or ''), 'sriov_drivers_autoprobe') == '1'
 
     def realize(self, function: pci_sysfs.Function, with_driver: bool) -> None:
         """Bring a function online again if it was reset since it was offered. It has no guest yet.
