@@ -243,7 +243,7 @@ class Erasing:
 
     def _difference(self, recorded: pci_namespaces.Record, formatted: bool) -> str | None:
         shown = pci_namespaces.Record(_sizes(self.disks()))
-        found = self._told(lambda: _answer(self._tree, self._function))
+        found = self._found()
         # The kernel may show fewer namespaces than the controller has, or less of one, and knows no formats.
         differs = pci_namespaces.difference(recorded, shown if recorded.formats is None else found, formatted)
         if differs is not None:
@@ -278,7 +278,7 @@ class Erasing:
         if recorded.formats is None:
             return                              # the record was made without asking the controller
         self._wait_until_live()
-        controller = self._told(lambda: nvme_controllers.read_controller(self._tree.root, self._function.address))
+        controller = self._ask(nvme_controllers.read_controller)
         if controller.manages_namespaces:
             self._restore_namespaces(recorded)
         # A format that reaches all namespaces must not reach those of others.
@@ -298,10 +298,10 @@ class Erasing:
         return pci_disks.shown(self._tree, self._function.address)
 
     def _restore_namespaces(self, recorded: pci_namespaces.Record) -> None:
-        found = self._told(lambda: _answer(self._tree, self._function))
+        found = self._found()
         if self._function.physfn is None:
             self._restore_allocated(recorded, found)
-            found = self._told(lambda: _answer(self._tree, self._function))
+            found = self._found()
         else:
             # A namespace that a virtual function sees may belong to another function, so delete none and make none.
             # A namespace without an owner keeps all virtual functions from being offered.
@@ -314,37 +314,30 @@ class Erasing:
 
     def _restore_allocated(self, recorded: pci_namespaces.Record, found: pci_namespaces.Record) -> None:
         """Restore the recorded namespaces of a controller, attached or not, and delete all others."""
-        root, address = self._tree.root, self._function.address
-        now = {**found.detached, **found.sizes}
+        address, now = self._function.address, {**found.detached, **found.sizes}
         # A namespace of another size is no longer the recorded one.
         for nsid in sorted(nsid for nsid, size in now.items() if nsid not in recorded.detached and (
                 nsid not in recorded.sizes or size.size_bytes != recorded.sizes[nsid].size_bytes)):
             LOG.warning('Deleting namespace %d of %s, which its guest made.', nsid, address)
-            self._change(lambda nsid=nsid: nvme_controllers.delete_namespace(            # type: ignore[misc]
-                root, address, self._shown_names(), nsid), f'its guest made namespace {nsid}: ')
+            self._change(nvme_controllers.delete_namespace, nsid, where=f'its guest made namespace {nsid}: ')
             del now[nsid]
         # A controller gives a new namespace the lowest free number.
         for nsid in sorted(recorded.sizes.keys() - now.keys()):
             size, form = recorded.sizes[nsid], (recorded.formats or {})[nsid]
             LOG.warning('Making namespace %d of %s again, which its guest deleted.', nsid, address)
-            self._change(lambda nsid=nsid, size=size, form=form: nvme_controllers.create_namespace(  # type: ignore[misc]
-                root, address, self._shown_names(), nsid, size.size_bytes // size.block_bytes, form,
-                nsid in recorded.shared),
-                f'its guest deleted namespace {nsid}, of {size.size_bytes} bytes in blocks of {size.block_bytes} (LBA '
-                f'format {form}): ')
+            self._change(nvme_controllers.create_namespace, nsid, size.size_bytes // size.block_bytes, form,
+                         nsid in recorded.shared,
+                         where=f'its guest deleted namespace {nsid}, of {size.size_bytes} bytes in blocks of '
+                               f'{size.block_bytes} (LBA format {form}): ')
 
     def _attach(self, nsid: int, is_to_be: bool) -> None:
         LOG.info('%s namespace %d %s %s, as it was before its guest.', 'Attaching' if is_to_be else 'Detaching', nsid,
                  'to' if is_to_be else 'from', self._function.address)
-        self._change(lambda: nvme_controllers.attach(
-            self._tree.root, self._function.address, self._shown_names(), nsid, is_to_be),
-            f'its guest {"detached" if is_to_be else "attached"} namespace {nsid}: ')
-
-    def _shown_names(self) -> Sequence[tuple[str, int]]:
-        return [(disk.name, disk.size_bytes) for disk in self._shown() or ()]
+        self._change(nvme_controllers.attach, nsid, is_to_be,
+                     where=f'its guest {"detached" if is_to_be else "attached"} namespace {nsid}: ')
 
     def _restore_formats(self, recorded: pci_namespaces.Record, policy: pci_cleaning.Policy) -> None:
-        found = self._told(lambda: _answer(self._tree, self._function))
+        found = self._found()
         for nsid, form in sorted((recorded.formats or {}).items()):
             now = (found.formats or {}).get(nsid)
             if now is None or (now == form and found.sizes[nsid] == recorded.sizes[nsid]):
@@ -353,11 +346,10 @@ class Erasing:
                      self._function.address, form, now)
             # The policy erases it afterwards.
             self._format_one(nsid, form, nvme_admin.NO_ERASURE, policy.timeout_s)
-            found = self._told(lambda: _answer(self._tree, self._function))
+            found = self._found()
 
     def _format_one(self, nsid: int, form: nvme_admin.Format, erase: int, timeout_s: int) -> None:
-        self._change(lambda: nvme_controllers.format_namespace(
-            self._tree.root, self._function.address, self._names(), nsid, form, erase, timeout_s, self._lock_fd))
+        self._change(nvme_controllers.format_namespace, nsid, form, erase, timeout_s, self._lock_fd, disks=self.disks)
         self.disks()
 
     def wipe(self, how: str) -> None:
@@ -386,27 +378,23 @@ class Erasing:
         """
         recorded = self.check(formatted=True)
         for nsid in sorted(recorded.sizes):
-            form = self._told(lambda nsid=nsid: self._format_of(recorded, nsid))    # type: ignore[misc]
-            self._format_one(nsid, form, _FORMATS[policy.erase], policy.timeout_s)
+            self._format_one(nsid, self._format_of(recorded, nsid), _FORMATS[policy.erase], policy.timeout_s)
         self.check()
-        found = self._told(lambda: nvme_controllers.read_namespaces(self._tree.root, self._function.address))
+        found = self._ask(nvme_controllers.read_namespaces)
         if policy.erase == pci_cleaning.USER_DATA and all(found[nsid].zeroes for nsid in recorded.sizes):
             self.wipe(progress.READ)
         else:
             LOG.info('The controller of %s reports that it erased its namespaces; nothing else can prove it.',
                      self._function.address)
 
-    def _names(self) -> Sequence[tuple[str, int]]:
-        return [(disk.name, disk.size_bytes) for disk in self.disks()]
-
     def _format_of(self, recorded: pci_namespaces.Record, nsid: int) -> nvme_admin.Format:
         """Return the format that a namespace had at the claim."""
         if recorded.formats is not None:
             return recorded.formats[nsid]
-        found = _answer(self._tree, self._function)
-        if found.sizes[nsid] != recorded.sizes[nsid] or found.formats is None:
-            raise OSError(errno.EINVAL, f'its namespace {nsid} has other blocks than the claim found, and the claim '
-                                        'recorded no LBA format')
+        found = self._found()
+        if found.sizes.get(nsid) != recorded.sizes[nsid] or found.formats is None:
+            raise self._failed(f'its namespace {nsid} has other blocks than the claim found, and the claim recorded no '
+                               'LBA format')
         return found.formats[nsid]
 
     def sanitize(self, policy: pci_cleaning.Policy) -> None:
@@ -416,8 +404,7 @@ class Erasing:
         """
         action = _SANITIZES[policy.erase]
         self._follow_sanitize(policy.timeout_s)     # an earlier operation, which proves nothing about this one
-        self._change(lambda: nvme_controllers.start_sanitize(self._tree.root, self._function.address, self._names(),
-                                                            action))
+        self._change(nvme_controllers.start_sanitize, action, disks=self.disks)
         status = self._follow_sanitize(policy.timeout_s)
         if not status.is_completed or status.action != action:
             raise self._failed(f'its controller did not sanitize it: SSTAT {status.status}, action {status.action}')
@@ -431,7 +418,7 @@ class Erasing:
         size, reporter, deadline = 0, None, time.monotonic() + timeout_s
         try:
             while True:
-                status = self._told(lambda: nvme_controllers.sanitize_status(self._tree.root, self._function.address))
+                status = self._ask(nvme_controllers.sanitize_status)
                 if status.status != nvme_admin.IN_PROGRESS:
                     return status
                 if reporter is None:
@@ -465,11 +452,23 @@ class Erasing:
             raise
         filelock.close(fd)
 
-    def _change(self, call: Callable[[], object], where: str = '') -> None:
-        """Call a privileged function that changes a disk, as :meth:`_told`, if the disk is still the recorded one."""
+    def _found(self) -> pci_namespaces.Record:
+        return self._told(lambda: _answer(self._tree, self._function))
+
+    def _ask(self, call: Callable[[str, str], _Answer]) -> _Answer:
+        """Have a privileged function ask the controller, as :meth:`_told`."""
+        return self._told(lambda: call(self._tree.root, self._function.address))
+
+    def _change(self, call: Callable[..., object], *arguments: object, where: str = '',
+                disks: Callable[[], Sequence[pci_disks.Disk] | None] | None = None) -> None:
+        """Have a privileged function change the disk, as :meth:`_told`, if it is still the recorded one.
+
+        :param disks: finds the disks whose names it gets, by default those that the driver shows at the moment
+        """
         def checked() -> None:
             self._check_same()
-            call()
+            shown = (disks or self._shown)() or ()
+            call(self._tree.root, self._function.address, [(disk.name, disk.size_bytes) for disk in shown], *arguments)
 
         self._told(checked, where)
 
