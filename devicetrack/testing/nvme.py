@@ -115,7 +115,7 @@ class Controller:
             return self._identify(command.cdw10 & 0xFF, nsid, command.cdw10 >> 16).ljust(size, b'\0')
         self.commands.append(opcode)
         if opcode in self.refuses:
-            raise nvme_admin.Refused('it', 0x2002)
+            raise nvme_admin.CommandRefused('it', 0x2002)
         if opcode == 0x80:
             namespace = self.namespaces[nsid]
             namespace.lbaf = command.cdw10 & 0xF
@@ -147,7 +147,7 @@ class Controller:
         size, capacity = struct.unpack_from('<QQ', sent)
         lbaf = sent[26] & 0xF
         if capacity != size or capacity << FORMATS[lbaf] > self.unallocated:
-            raise nvme_admin.Refused('it', 0x115)
+            raise nvme_admin.CommandRefused('it', 0x115)
         nsid = next(number for number in range(self.first, 99) if number not in self.namespaces)
         made = self.add(nsid, size << FORMATS[lbaf])
         # Unless a controller says otherwise, a new namespace may have the bytes of an old one.
@@ -162,24 +162,24 @@ class Controller:
         count, = struct.unpack_from('<H', sent)
         named = set(struct.unpack_from(f'<{count}H', sent, 2))
         if select == 0 and named & namespace.attached_to:
-            raise nvme_admin.Refused('it', 0x118)
+            raise nvme_admin.CommandRefused('it', 0x118)
         if select == 1 and not named <= namespace.attached_to:
-            raise nvme_admin.Refused('it', 0x11A)
+            raise nvme_admin.CommandRefused('it', 0x11A)
         namespace.attached_to ^= named
 
     def _virtualize(self, action: int, resource: int, cntlid: int, number: int) -> None:
         if cntlid not in self.secondaries:
-            raise nvme_admin.Refused('it', 0x11F)
+            raise nvme_admin.CommandRefused('it', 0x11F)
         one = self.secondaries[cntlid]
         if action == 8:
             total, primary, most = self.flexible[resource]
             given = sum(other[1 + resource] for other in self.secondaries.values()) - one[1 + resource]
             if number > most or primary + given + number > total:
-                raise nvme_admin.Refused('it', 0x121)
+                raise nvme_admin.CommandRefused('it', 0x121)
             one[1 + resource] = number
         elif action == 9:
             if one[1] < 2 or one[2] < 1:
-                raise nvme_admin.Refused('it', 0x120)
+                raise nvme_admin.CommandRefused('it', 0x120)
             one[0] = int(not self.stubborn)
         else:
             one[:] = 0, 0, 0
@@ -189,7 +189,7 @@ class Controller:
             return _list(self.namespaces[nsid].attached_to)
         if cns == 0x13:
             if self.others is None:
-                raise nvme_admin.Refused('it', 0x002)
+                raise nvme_admin.CommandRefused('it', 0x002)
             return _list({0, *self.secondaries, *self.others})
         if cns == 0x14:
             data = bytearray(4096)
@@ -199,7 +199,7 @@ class Controller:
             return bytes(data)
         if cns == 0x15:
             if not self.secondaries:
-                raise nvme_admin.Refused('it', 0x002)
+                raise nvme_admin.CommandRefused('it', 0x002)
             listed = [(number, one) for number, one in sorted(self.secondaries.items()) if number >= cntlid]
             return bytes([len(listed)]).ljust(32, b'\0') + b''.join(
                 struct.pack('<HHB3xHHH', number, 0, one[0], number, *one[1:]).ljust(32, b'\0')

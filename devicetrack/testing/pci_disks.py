@@ -78,12 +78,12 @@ class DiskHost(pci.PCIHost):
             return asked
         return nvme_admin.Controller(False, False, 0, 0, 0, 0)
 
-    def _namespaces(self, sysfs: str, address: str) -> Mapping[int, nvme_admin.Namespace]:
+    def _namespaces(self, sysfs: str, address: str) -> Mapping[int, nvme_admin.NVMeNamespace]:
         if sysfs != self.root or address not in self._contents:
-            asked: Mapping[int, nvme_admin.Namespace] = self._ask[1](sysfs, address)
+            asked: Mapping[int, nvme_admin.NVMeNamespace] = self._ask[1](sysfs, address)
             return asked
         blocks = os.path.getsize(self._contents[address]) // _BLOCK_BYTES
-        return {1: nvme_admin.Namespace(blocks, _BLOCK_BYTES, nvme_admin.Format(0), False, True, None)}
+        return {1: nvme_admin.NVMeNamespace(blocks, _BLOCK_BYTES, nvme_admin.Format(0), False, True, None)}
 
     def _opened(self, sysfs: str, address: str, name: str, size_bytes: int, writing: bool = True) -> int:
         if sysfs != self.root or address not in self._contents:

@@ -162,10 +162,10 @@ def _make_directories(path: str, mode: int = 0o777, exist_ok: bool = False) -> N
             raise
 
 
-class _Tree(vgpu_sysfs.Tree):
+class _VGPUs(vgpu_sysfs.VGPUs):
     """The PCI devices of a host, none of which takes vGPU types: each that an address names is there."""
 
-    def functions(self) -> list[vgpu_sysfs.Function]:
+    def functions(self) -> list[vgpu_sysfs.VGPUFunction]:
         return []
 
     def parents(self) -> set[str]:
@@ -184,7 +184,7 @@ def as_on_a_host() -> None:
     hypervisor.keep_metadata(_put)
     # Nova's tests fail if anything looks into /sys.
     _put(mdev_sysfs, 'Kernel', functools.partial(mdev_sysfs.Kernel, tempfile.mkdtemp(dir=scratch.directory())))
-    _put(vgpu_sysfs, 'Tree', _Tree)
+    _put(vgpu_sysfs, 'VGPUs', _VGPUs)
     look, nothing = containment.Look, tempfile.mkdtemp(dir=scratch.directory())
     _put(containment, 'Look', lambda _sysfs: look(nothing))
     _put(service, 'nova_context', types.SimpleNamespace(get_admin_context=WORLD.context))

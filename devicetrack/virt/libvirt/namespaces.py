@@ -61,7 +61,7 @@ class Namespace(NamedTuple):
     problem: str | None = None
 
 
-class Source(abc.ABC):
+class NamespaceSource(abc.ABC):
     """Reads the namespaces of this host.
 
     All their paths begin with ``beginning``. ``has_holes`` says that :meth:`blank` may return namespaces.
@@ -144,7 +144,7 @@ class Source(abc.ABC):
         """
 
 
-class NdctlSource(Source):
+class NdctlSource(NamespaceSource):
     """The namespaces that ndctl lists."""
 
     beginning = '/dev/dax'
@@ -205,7 +205,7 @@ class NdctlSource(Source):
         return privileged.is_dax_locked(namespace.path)
 
 
-class DirectorySource(Source):
+class DirectorySource(NamespaceSource):
     """Regular files of one directory. This class never makes or resizes them.
 
     The UUID of a file comes from its name and its inode number. So a replaced file is another namespace, unless the

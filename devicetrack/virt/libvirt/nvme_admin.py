@@ -80,7 +80,7 @@ _DONE: Final = 0xFFFF               # the value of SPROG when no operation is in
 _TIMEOUT_S: Final = 30                 # nearly all commands take far less
 
 
-class Refused(OSError):
+class CommandRefused(OSError):
     """The controller answered a command with an error. ``errno`` is EIO, and ``status`` is its status code."""
 
     def __init__(self, command: str, status: int) -> None:
@@ -174,7 +174,7 @@ class Format(NamedTuple):
         return f'{self.lbaf}{"x" if self.extended else ""}{protection}'
 
 
-class Namespace(NamedTuple):
+class NVMeNamespace(NamedTuple):
     """The fields of the Identify Namespace data structure that devicetrack uses.
 
     ``blocks`` is 0 for a namespace that does not exist or is not attached. ``zeroes``: blocks that were deallocated
@@ -241,7 +241,7 @@ def submit(fd: int, command: Command, size: int = 0, data: bytes = b'') -> bytes
     :param size: how many bytes the controller writes
     :param data: the bytes that the controller reads, for a command where it writes none
     :returns: the bytes that it wrote
-    :raises Refused: the controller refused the command
+    :raises CommandRefused: the controller refused the command
     :raises OSError: EACCES: the kernel refused the command, because this process has no CAP_SYS_ADMIN; else, it was not
         sent, or its outcome is unknown
     """
@@ -249,7 +249,7 @@ def submit(fd: int, command: Command, size: int = 0, data: bytes = b'') -> bytes
     command.addr, command.data_len = (ctypes.addressof(buffer), len(buffer)) if buffer is not None else (0, 0)
     status = fcntl.ioctl(fd, IOCTL, command)
     if status:
-        raise Refused(_NAMES[command.opcode], status)
+        raise CommandRefused(_NAMES[command.opcode], status)
     return b'' if buffer is None else buffer.raw
 
 
@@ -279,13 +279,13 @@ def identify_controller(fd: int) -> Controller:
                       bool(data[76] & 1 << 1), bool(oacs & 1 << 7))
 
 
-def identify_namespace(fd: int, nsid: int, cns: int = NAMESPACE) -> Namespace:
+def identify_namespace(fd: int, nsid: int, cns: int = NAMESPACE) -> NVMeNamespace:
     data = _identify(fd, cns, nsid)
     blocks, = struct.unpack_from('<Q', data, 0)
     flbas, dps, nmic, fpi, dlfeat = data[26], data[29], data[30], data[32], data[33]
     lbaf = flbas & 0xF | (flbas >> 5 & 0b11) << 4
     shift = data[128 + 4 * lbaf + 2]            # 0: the format does not exist
-    return Namespace(
+    return NVMeNamespace(
         blocks, 1 << shift if shift else 0, Format(lbaf, bool(flbas & 1 << 4), dps & 0b111, bool(dps & 1 << 3)),
         bool(nmic & 1), dlfeat & 0b111 == 1, fpi & 0x7F if fpi & 1 << 7 else None)
 

@@ -105,7 +105,7 @@ def _others(fd: int, controller: nvme_admin.Controller) -> tuple[int, ...] | Non
         return ()
     try:
         found = set(nvme_admin.controllers(fd)) - {controller.cntlid}
-    except nvme_admin.Refused:
+    except nvme_admin.CommandRefused:
         return None if controller.is_one_of_several else ()
     # Do not ask in vain: a controller notes a command that it does not know in its error log.
     if found and controller.manages_secondaries:
@@ -116,18 +116,18 @@ def _others(fd: int, controller: nvme_admin.Controller) -> tuple[int, ...] | Non
 def _secondaries(fd: int) -> list[nvme_admin.Secondary]:
     try:
         return nvme_admin.secondaries(fd)
-    except nvme_admin.Refused:
+    except nvme_admin.CommandRefused:
         return []                               # it is no primary controller
 
 
-def _namespaces(found: Mapping[int, Sequence[Any]]) -> Mapping[int, nvme_admin.Namespace]:
+def _namespaces(found: Mapping[int, Sequence[Any]]) -> Mapping[int, nvme_admin.NVMeNamespace]:
     """Make the namespaces of their fields."""
-    return {nsid: nvme_admin.Namespace(blocks, block_bytes, nvme_admin.Format(*form), *others)
+    return {nsid: nvme_admin.NVMeNamespace(blocks, block_bytes, nvme_admin.Format(*form), *others)
             for nsid, (blocks, block_bytes, form, *others) in found.items()}
 
 
 @privileged.answering(_namespaces)
-def read_namespaces(sysfs: str, address: str) -> Mapping[int, nvme_admin.Namespace]:
+def read_namespaces(sysfs: str, address: str) -> Mapping[int, nvme_admin.NVMeNamespace]:
     """Ask the controller of a PCI function for its namespaces, by their identifiers.
 
     The answer has the namespaces that are attached to it and, if it manages namespaces, all others of its subsystem.

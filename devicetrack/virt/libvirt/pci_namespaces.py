@@ -31,7 +31,7 @@ class Size(NamedTuple):
     block_bytes: int
 
 
-class Record(NamedTuple):
+class NamespaceRecord(NamedTuple):
     """The namespaces of a controller by their identifiers. ``formats`` is None if the controller was not asked.
 
     ``shared`` are the namespaces in ``formats`` that may be attached to several controllers. ``elsewhere`` has those of
@@ -58,8 +58,8 @@ class Record(NamedTuple):
         return ' '.join(words)
 
 
-def parse(text: str) -> Record:
-    """Read a text of :class:`Record`.
+def parse(text: str) -> NamespaceRecord:
+    """Read a text of :class:`NamespaceRecord`.
 
     :raises ValueError: the text is no such record
     """
@@ -83,7 +83,7 @@ def parse(text: str) -> Record:
                 shared.add(int(first))
     if formats and formats.keys() != sizes.keys():
         raise ValueError(text)
-    return Record(sizes, formats or None, detached, total, unallocated, frozenset(shared))
+    return NamespaceRecord(sizes, formats or None, detached, total, unallocated, frozenset(shared))
 
 
 def differ(before: str | None, now: str | None) -> bool:
@@ -101,7 +101,7 @@ def _format(text: str) -> nvme_admin.Format:
     return nvme_admin.Format(int(found[1]), bool(found[2]), int(found[3] or 0), bool(found[4]))
 
 
-def difference(recorded: Record, found: Record, formatted: bool = False) -> str | None:
+def difference(recorded: NamespaceRecord, found: NamespaceRecord, formatted: bool = False) -> str | None:
     """Say what differs from the record; None if nothing does.
 
     Facts that the record did not get from the controller are not compared.

@@ -129,7 +129,7 @@ class Function(NamedTuple):
         return self.class_code.startswith(_BRIDGES)
 
 
-class Look(NamedTuple):
+class Listing(NamedTuple):
     """The facts about all functions that a few listings show, without reading any function.
 
     ``links`` has, by address, the number of the function's link in ``bus/pci/devices``. In one boot no other link has
@@ -164,7 +164,7 @@ class Tree:
         return os.path.join(self._devices, address)
 
     def links(self) -> Mapping[str, int]:
-        """List all functions as :attr:`Look.links` has them.
+        """List all functions as :attr:`Listing.links` has them.
 
         :raises CommandFailed: they cannot be listed
         """
@@ -228,7 +228,7 @@ class Tree:
             self._links, self._known = look.links, kept
             return [kept[address] for address in addresses if address in kept]
 
-    def _as_known(self, address: str, look: Look) -> Function | None:
+    def _as_known(self, address: str, look: Listing) -> Function | None:
         """Return a function as it was read last, if nothing shows that it has changed."""
         known = self._known.get(address)
         if known is None or look.links[address] != self._links.get(address) or address in look.controllers:
@@ -238,7 +238,7 @@ class Tree:
         there = look.drivers.get(address), look.interfaces.get(address, ())
         return known if there == (known.driver, known.net) else None
 
-    def look(self) -> Look:
+    def look(self) -> Listing:
         """List the functions, and the driver of each.
 
         :raises CommandFailed: they cannot be listed
@@ -246,9 +246,9 @@ class Tree:
         links = self.links()
         drivers = {address: driver for driver in self._list('bus/pci/drivers')
                    for address in self._list(f'bus/pci/drivers/{driver}') if address in links}
-        return Look(links, drivers, self._interfaces(), self._controllers())
+        return Listing(links, drivers, self._interfaces(), self._controllers())
 
-    def read(self, addresses: Iterable[str], look: Look) -> list[Function]:
+    def read(self, addresses: Iterable[str], look: Listing) -> list[Function]:
         """Read some functions, in this order. One that goes away meanwhile is left out.
 
         :raises CommandFailed: the functions of this host cannot be listed

@@ -44,7 +44,7 @@ _LINE = re.compile(r'\s*([1-9][0-9]{0,9})\s*:\s*(\S.*?)\s*')
 _HEADING = re.compile(r'\s*ID\s*:.*')
 
 
-class Function(NamedTuple):
+class VGPUFunction(NamedTuple):
     """A virtual function. ``current`` is the number of its type, ``NO_TYPE`` for none.
 
     ``creatable`` are the names of the types that it can get now, by number. ``problem`` is None, or the reason why the
@@ -59,7 +59,7 @@ class Function(NamedTuple):
     problem: str | None = None
 
 
-class Tree:
+class VGPUs:
     """The virtual functions of this host.
 
     :param root: where sysfs is
@@ -69,7 +69,7 @@ class Tree:
         self.root = root
         self._devices = os.path.join(root, 'bus/pci/devices')
 
-    def functions(self) -> list[Function]:
+    def functions(self) -> list[VGPUFunction]:
         """Read every virtual function that has these files, in the order of their addresses.
 
         :raises DriverError: they cannot be listed, or it cannot be read to which card one belongs
@@ -77,7 +77,7 @@ class Tree:
         found = (self._function(name) for name in self._names() if self._may_have(name))
         return [function for function in found if function is not None]
 
-    def function(self, address: str) -> Function | None:
+    def function(self, address: str) -> VGPUFunction | None:
         """Read one of them; None if there is none of this address.
 
         :raises DriverError: it cannot be read
@@ -182,7 +182,7 @@ class Tree:
         except OSError:
             return True
 
-    def _function(self, address: str) -> Function | None:
+    def _function(self, address: str) -> VGPUFunction | None:
         parent = self.card(address)
         if parent is None:
             return None
@@ -197,7 +197,7 @@ class Tree:
         except exception.InvalidDocument as error:
             problem = str(error)
         numa_node = kernel_files.number(self._devices, address, 'numa_node')
-        return Function(address, parent, numa_node, current, types, problem)
+        return VGPUFunction(address, parent, numa_node, current, types, problem)
 
     def _path(self, address: str, name: str) -> str:
         return os.path.join(self._devices, address, name)

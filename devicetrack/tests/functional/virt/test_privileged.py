@@ -261,7 +261,7 @@ daemon.context.start""") + textwrap.dedent("""
 REFUSES = SERVICE.replace('daemon.context.start', """
 from devicetrack.virt.libvirt import nvme_admin, nvme_controllers
 def to_erase(sysfs, address, disks):
-    raise nvme_admin.Refused('Sanitize', 1)
+    raise nvme_admin.CommandRefused('Sanitize', 1)
 nvme_controllers.to_erase = to_erase
 daemon.context.start""") + textwrap.dedent("""
     print(json.dumps(told(nvme_controllers.start_sanitize, root.SYSFS, '0000:3d:00.4', [], 2)))
@@ -370,7 +370,7 @@ class PrivilegedTestCase(base.TestCase):
         self.assertEqual(['one', 'three', 'two'], said['then'])
 
     def test_what_a_controller_refuses_is_told_through_the_daemon(self) -> None:
-        self.assertEqual('Refused: the controller refused Sanitize with status 0x001 (invalid opcode)',
+        self.assertEqual('CommandRefused: the controller refused Sanitize with status 0x001 (invalid opcode)',
                          self.run_service(REFUSES))
 
     def test_the_daemon_offers_these_functions_and_no_others(self) -> None:

@@ -118,7 +118,8 @@ class NamespaceTestCase(AnsweredTestCase):
         self.data = page(at_0=struct.pack('<Q', 1000), at_26=bytes([0x14]), at_29=bytes([0x0A]), at_30=b'\x01',
                          at_32=bytes([0x80 | 30]), at_33=bytes([0b1001]), at_144=bytes([0, 0, 12, 2]))
         said = nvme_admin.identify_namespace(0, 1)
-        self.assertEqual(nvme_admin.Namespace(1000, 4096, nvme_admin.Format(4, True, 2, True), True, True, 30), said)
+        form = nvme_admin.Format(4, True, 2, True)
+        self.assertEqual(nvme_admin.NVMeNamespace(1000, 4096, form, True, True, 30), said)
         self.assertEqual(4_096_000, said.size_bytes)
 
     def test_a_format_beyond_the_sixteenth(self) -> None:
@@ -250,13 +251,13 @@ class SubmitTestCase(base.TestCase):
 
     def test_an_error_of_the_controller_names_the_command_and_the_status(self) -> None:
         self.patch(fcntl, 'ioctl', lambda *_arguments: 0x4001)
-        error = self.assertRaises(nvme_admin.Refused, nvme_admin.start_sanitize, 0, nvme_admin.BLOCK_ERASE)
+        error = self.assertRaises(nvme_admin.CommandRefused, nvme_admin.start_sanitize, 0, nvme_admin.BLOCK_ERASE)
         self.assertEqual((1, errno.EIO), (error.status, error.errno))
         self.assertEqual('the controller refused Sanitize with status 0x001 (invalid opcode)', error.strerror)
 
     def test_an_error_of_the_controller_is_the_same_elsewhere(self) -> None:
-        error = nvme_admin.Refused('Format NVM', 0x410A)
+        error = nvme_admin.CommandRefused('Format NVM', 0x410A)
         # oslo.privsep hands an error on as its class and its arguments.
-        for again in (pickle.loads(pickle.dumps(error)), copy.copy(error), nvme_admin.Refused(*error.args)):
+        for again in (pickle.loads(pickle.dumps(error)), copy.copy(error), nvme_admin.CommandRefused(*error.args)):
             self.assertEqual((error.errno, error.status, error.strerror, str(error)),
                              (again.errno, again.status, again.strerror, str(again)))

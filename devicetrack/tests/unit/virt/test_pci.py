@@ -780,7 +780,8 @@ class PCITestCase(pci_hosts.PCIHostTestCase):
             return os.open(content, os.O_RDONLY)
 
         self.useFixture(fixtures.MonkeyPatch(f'{disk_nodes.__name__}.open_disk', opened))
-        self.patch(pci_erasing, 'asked', lambda *_function: pci_namespaces.Record({}))      # no controller answers here
+        # No controller answers here.
+        self.patch(pci_erasing, 'asked', lambda *_function: pci_namespaces.NamespaceRecord({}))
         assignment = self.assigned(kind)
         with open(os.path.join(self.state_path, 'lock'), 'w') as lock:
             error = self.assertRaises(exception.NotProven, kind.read_through, assignment, lock.fileno(),

@@ -24,7 +24,7 @@ class Recording(pci_sysfs.Tree):
         super().__init__(root)
         self.was_read: list[str] = []
 
-    def read(self, addresses: Iterable[str], look: pci_sysfs.Look) -> list[pci_sysfs.Function]:
+    def read(self, addresses: Iterable[str], look: pci_sysfs.Listing) -> list[pci_sysfs.Function]:
         addresses = list(addresses)
         self.was_read += addresses
         return super().read(addresses, look)

@@ -40,7 +40,7 @@ class RulesTestCase(base.TestCase):
 
     def test_says(self) -> None:
         [rule] = pci_vfs.read([json.dumps({**CARDS, **self.keys})])
-        self.assertEqual(pci_vfs.Rule(rule.match)._replace(**self.fields), rule)
+        self.assertEqual(pci_vfs.VFRule(rule.match)._replace(**self.fields), rule)
         self.assertTrue(rule.match.matches(pci_functions.PF))
 
 

@@ -20,7 +20,7 @@ class TreeTestCase(base.TestCase):
     def setUp(self) -> None:
         super().setUp()
         self.cards = self.useFixture(vgpu.Cards())
-        self.tree = vgpu_sysfs.Tree(self.cards.root)
+        self.tree = vgpu_sysfs.VGPUs(self.cards.root)
 
     def write(self, name: str, text: str) -> None:
         with open(os.path.join(self.cards.root, 'bus/pci/devices', ADDRESS, name), 'w') as file:
@@ -54,13 +54,13 @@ class FunctionsTestCase(TreeTestCase):
     def test_without_a_node(self) -> None:
         for text in ('-1\n', 'x', ''):
             self.cards = self.useFixture(vgpu.Cards())
-            self.tree = vgpu_sysfs.Tree(self.cards.root)
+            self.tree = vgpu_sysfs.VGPUs(self.cards.root)
             self.cards.add(CARD, 1, {})
             self.write('numa_node', text)
             self.assertIsNone(self.function().numa_node)
 
     def test_no_directory_of_pci_devices_is_no_answer(self) -> None:
-        tree = vgpu_sysfs.Tree(self.temp_dir())
+        tree = vgpu_sysfs.VGPUs(self.temp_dir())
         for call in (tree.functions, lambda: tree.function(ADDRESS), lambda: tree.known((ADDRESS,))):
             error = self.assertRaises(exception.CommandFailed, call)
             self.assertIn('bus/pci/devices', str(error))

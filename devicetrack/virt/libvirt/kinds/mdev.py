@@ -287,7 +287,7 @@ class Mdev(api.DeviceKind):
 
     def realize(self, assignment: DeviceAssignment) -> Realized:
         if assignment.details.device_api == _SUBCHANNEL:
-            raise exception.RealizeFailed(self.name, assignment.identifier, _NOT_MADE[_SUBCHANNEL])
+            raise exception.RealizeFailed(*assignment.key, _NOT_MADE[_SUBCHANNEL])
         try:
             device = self._make_ready(assignment)
         except (exception.RealizeFailed, connection.Refused):
@@ -303,7 +303,7 @@ class Mdev(api.DeviceKind):
             uuid for uuid in uuids if uuid != assignment.identifier and not self.devices.kernel.has(uuid)]
             for (parent, device_type), uuids in self._waiting.items() if limited or parent == device.parent.name}
         return Realized(
-            DeviceKey(self.name, assignment.identifier),
+            assignment.key,
             details.to_text(self._details(device, assignment.details)),
             tuple(self._capacities(parents, counts, waiting, self._silences(parents), device.parent.name)))
 
@@ -328,7 +328,7 @@ class Mdev(api.DeviceKind):
         elif device is not None:
             handle = device.handle
         else:
-            raise exception.DeviceGone(self.name, assignment.identifier, 'it existed when it was chosen')
+            raise exception.DeviceGone(*assignment.key, 'it existed when it was chosen')
         if device is not None and device.active:
             return device
         assert handle is not None               # an inactive device is defined, so libvirt knows it
@@ -366,8 +366,7 @@ class Mdev(api.DeviceKind):
             if mdev_devices.is_of(assignment, device, parents):
                 return device
         if found:
-            raise exception.DeviceGone(self.name, assignment.identifier,
-                                       'a device of another type or parent has its UUID')
+            raise exception.DeviceGone(*assignment.key, 'a device of another type or parent has its UUID')
         return None
 
     def _find_again(self, assignment: DeviceAssignment) -> Device:
@@ -378,7 +377,7 @@ class Mdev(api.DeviceKind):
 
         found = self.patience.wait_for(started)
         if found is None:
-            raise exception.RealizeFailed(self.name, assignment.identifier, 'it is not there after its start')
+            raise exception.RealizeFailed(*assignment.key, 'it is not there after its start')
         return found
 
     def _define(self, assignment: DeviceAssignment, device: Device | None,
@@ -388,12 +387,11 @@ class Mdev(api.DeviceKind):
         if device is None:
             parent = parents.assigned(assignment)
             if parent is None:
-                raise exception.RealizeFailed(
-                    self.name, assignment.identifier, f'its parent {wanted.parent} is not there')
+                raise exception.RealizeFailed(*assignment.key, f'its parent {wanted.parent} is not there')
             if not _available(parent, wanted.type):
                 raise exception.ParentFull(self.name, parent.name, wanted.type, 'it has no room for more')
             for silence in self._silences((parent,)).values():
-                raise exception.RealizeFailed(self.name, assignment.identifier, silence)
+                raise exception.RealizeFailed(*assignment.key, silence)
         handle = None if device is None else self.devices.definition(assignment, parents)
         # If libvirt still has a handle for a removed definition, it has not heard of the removal yet. Where this
         # process cannot see mdevctl's definitions, a refusal says nothing about that: the guest needs the device, not
@@ -502,9 +500,9 @@ class Mdev(api.DeviceKind):
     def _guest_element(self, assignment: DeviceAssignment, parents: mdev_devices.Parents) -> str:
         device = self._find(assignment, parents)
         if device is None:
-            raise exception.DeviceGone(self.name, assignment.identifier, 'no device has its UUID')
+            raise exception.DeviceGone(*assignment.key, 'no device has its UUID')
         if not device.active:
-            raise exception.DeviceGone(self.name, assignment.identifier, 'it is defined and not started')
+            raise exception.DeviceGone(*assignment.key, 'it is defined and not started')
         return (f"<hostdev mode='subsystem' type='mdev' model={saxutils.quoteattr(assignment.details.device_api)}>"
                 f"<source><address uuid='{assignment.identifier}'/></source></hostdev>")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 import contextlib
 import errno
-from typing import Final
 
 from devicetrack import exception
 from devicetrack import log
@@ -21,7 +20,6 @@ from devicetrack.virt.libvirt.kinds.mdev_devices import Device
 
 LOG = log.logger(__name__)
 
-_KIND: Final = 'mdev'
 
 
 class _Behind(Exception):
@@ -63,7 +61,7 @@ class Removal:
         if made:
             self._undefine(assignment)
             if not self._patience.wait_for(lambda: self._is_gone(assignment)):
-                raise exception.UnclaimFailed(_KIND, assignment.identifier, 'it is still there after its removal')
+                raise exception.UnclaimFailed(*assignment.key, 'it is still there after its removal')
 
     def check_closed(self, assignment: DeviceAssignment) -> None:
         """Check that no process has a device open, if there is such a device. This does not wait.
@@ -79,7 +77,7 @@ class Removal:
                 return not self._devices.kernel.is_open(assignment.identifier)
             except OSError as error:
                 raise exception.UnclaimFailed(
-                    _KIND, assignment.identifier,
+                    *assignment.key,
                     f'it is unknown whether a process has it open: {error.strerror or error}') from error
 
         self._while_in_use(assignment, closed, again)
@@ -94,13 +92,12 @@ class Removal:
         for device in self._devices.of(assignment.identifier, parents):
             if not mdev_devices.is_of(assignment, device, parents):
                 raise exception.UnclaimFailed(
-                    _KIND, assignment.identifier, f'a device of type {device.type} and parent '
+                    *assignment.key, f'a device of type {device.type} and parent '
                     f'{device.parent.name} has its UUID{"" if device.active else " and is not started"}')
             own = device if own is None or device.handle is not None else own
         for address in mdevctl.parents_of(assignment.identifier):
             if not mdev_devices.is_at(assignment, parents.of(nodedev_xml.ROOT_DEVICE, address), parents):
-                raise exception.UnclaimFailed(_KIND, assignment.identifier,
-                                              f'mdevctl has a definition with its UUID on {address}')
+                raise exception.UnclaimFailed(*assignment.key, f'mdevctl has a definition with its UUID on {address}')
         return own
 
     def _destroy(self, assignment: DeviceAssignment, again: bool) -> None:
@@ -129,8 +126,7 @@ class Removal:
             return device is None or not device.active or device.handle is not None
 
         if not self._patience.wait_for(libvirt_knows, wait_s):
-            raise _Behind(exception.UnclaimFailed(_KIND, assignment.identifier,
-                                                  'libvirt does not know that it is there'))
+            raise _Behind(exception.UnclaimFailed(*assignment.key, 'libvirt does not know that it is there'))
         if device is None or not device.active or device.handle is None:
             return
         destroy = device.handle.destroy
@@ -184,7 +180,7 @@ class Removal:
     def _while_in_use(self, assignment: DeviceAssignment, let_go: Callable[[], bool], again: bool) -> None:
         if not self._patience.wait_for(let_go, 0.0 if again else self.release_wait_s):
             raise exception.DeviceInUse(
-                _KIND, assignment.identifier, 'a process of the host has it open' if again
+                *assignment.key, 'a process of the host has it open' if again
                 else f'a process of the host still has it open after {self.release_wait_s} s')
 
     def _undefine(self, assignment: DeviceAssignment) -> None:

@@ -415,12 +415,11 @@ class PCI(api.DeviceKind):
             self._settled(functools.partial(privileged.check_host_use, self.tree.root, function.address))
         except OSError as error:
             failed = exception.DeviceInUse if error.errno == errno.EBUSY else exception.RealizeFailed
-            raise failed(self.name, assignment.identifier, str(error.strerror or error)) from error
+            raise failed(*assignment.key, str(error.strerror or error)) from error
 
     def _check_no_guest(self, assignment: DeviceAssignment, function: pci_sysfs.Function) -> None:
         if pci_driver.has_guest(function):
-            raise exception.DeviceInUse(self.name, assignment.identifier,
-                                        f'a process has the VFIO group {function.iommu_group} open')
+            raise exception.DeviceInUse(*assignment.key, f'a process has the VFIO group {function.iommu_group} open')
 
     def realize(self, assignment: DeviceAssignment) -> Realized:
         function = self._identity.there(assignment)
@@ -429,7 +428,7 @@ class PCI(api.DeviceKind):
                          self.options.release_wait_s)
         except OSError as error:
             raise exception.RealizeFailed(
-                self.name, assignment.identifier,
+                *assignment.key,
                 f'its secondary controller cannot be brought online: {error.strerror or error}') from error
         function = self._identity.there(assignment)
         # The state that the claim found stays the state to restore, whatever a guest has changed since.
@@ -439,19 +438,19 @@ class PCI(api.DeviceKind):
         if problem is None and not had_it:
             problem = self._uncleanable(function)
         if problem is not None:
-            raise exception.RealizeFailed(self.name, assignment.identifier, problem)
+            raise exception.RealizeFailed(*assignment.key, problem)
         try:
             # libvirt does not check this, and a service without root's rights cannot see what other users have open.
             self._settled(functools.partial(privileged.check_host_use, self.tree.root, function.address))
         except OSError as error:
-            raise exception.RealizeFailed(self.name, assignment.identifier, str(error.strerror or error)) from error
+            raise exception.RealizeFailed(*assignment.key, str(error.strerror or error)) from error
         function = self._identity.there(assignment)         # that was a wait
         spec = self.options.ours(function)
         evidence = self._identity.evidence(function, assignment.details)
         unread = pci_cards.unread(assignment.details, evidence)
         if unread is not None and pci_cards.is_known(assignment.details):
             raise exception.RealizeFailed(
-                self.name, assignment.identifier, f'it may not be the recorded one: its {unread} cannot be read with '
+                *assignment.key, f'it may not be the recorded one: its {unread} cannot be read with '
                 f'the driver {function.driver or "(none)"}')
         traits = assignment.details.traits_of_spec if spec is None else pci_options.traits_of(spec)
         recorded = assignment.details
@@ -464,7 +463,7 @@ class PCI(api.DeviceKind):
         made = pci_identity.as_details(function, evidence, before, traits)
         self._memory.give(assignment.identifier, self._like_row(made), details.to_text(made))
         pci_ports.realize(self.tree, assignment, function, self.options.release_wait_s)
-        return Realized(DeviceKey(self.name, assignment.identifier), details.to_text(made))
+        return Realized(assignment.key, details.to_text(made))
 
     def _uncleanable(self, function: pci_sysfs.Function) -> str | None:
         """Say why a function could not be cleaned after a guest; None if it could."""
@@ -493,7 +492,7 @@ class PCI(api.DeviceKind):
                                   claimed_parent=function.physfn or '')
         except (OSError, ValueError) as error:
             raise exception.RealizeFailed(
-                self.name, assignment.identifier, 'changes by its guest could not be detected later: '
+                *assignment.key, 'changes by its guest could not be detected later: '
                 f'{getattr(error, "strerror", None) or error}') from error
 
     def _interfaces(self, function: pci_sysfs.Function, claimed: Sequence[str] | None) -> Sequence[str] | None:
@@ -532,17 +531,16 @@ class PCI(api.DeviceKind):
         self._identity.check_known(assignment, function)
         wanted = assignment.details.driver
         if wanted != (function.driver or '') and not pci_variants.is_vfio(wanted):
-            raise exception.UnclaimFailed(self.name, assignment.identifier,
+            raise exception.UnclaimFailed(*assignment.key,
                                           f'its driver is {function.driver or "none"}, recorded was {wanted or "none"}')
         try:
             self._check_no_guest(assignment, function)
             config = self._config(function) if assignment.details.config else ''
         except (OSError, ValueError) as error:
-            raise exception.UnclaimFailed(self.name, assignment.identifier,
-                                          str(getattr(error, 'strerror', None) or error)) from error
+            raise exception.UnclaimFailed(*assignment.key, str(getattr(error, 'strerror', None) or error)) from error
         if config != assignment.details.config:
             raise exception.UnclaimFailed(
-                self.name, assignment.identifier, 'its guest or a reset changed its configuration space (identifiers, '
+                *assignment.key, 'its guest or a reset changed its configuration space (identifiers, '
                 f'class, layout and sizes of its registers): it is {config}, recorded was {assignment.details.config}')
 
     def _bring_back(self, assignment: DeviceAssignment) -> None:
@@ -559,9 +557,9 @@ class PCI(api.DeviceKind):
         try:
             pci_driver.bring_back(self.tree, function.address, wanted)
         except pci_driver.Open as error:
-            raise exception.DeviceInUse(self.name, assignment.identifier, str(error)) from error
+            raise exception.DeviceInUse(*assignment.key, str(error)) from error
         except OSError as error:
-            raise exception.UnclaimFailed(self.name, assignment.identifier, str(error.strerror or error)) from error
+            raise exception.UnclaimFailed(*assignment.key, str(error.strerror or error)) from error
 
     def _wait_for_lookers(self, assignment: DeviceAssignment, function: pci_sysfs.Function) -> None:
         """Wait until processes such as udev have finished looking at a disk that has just come back.
@@ -570,7 +568,7 @@ class PCI(api.DeviceKind):
         """
         used = self._health.use_of(function, self._settled_use(function))
         if used is not None:
-            raise exception.DeviceInUse(self.name, assignment.identifier, f'the host uses it: {used}')
+            raise exception.DeviceInUse(*assignment.key, f'the host uses it: {used}')
 
     def _settled_use(self, function: pci_sysfs.Function) -> pci_use.HostUse:
         """Return what the host uses when nobody just looks at a function any more, or that takes too long."""
@@ -585,7 +583,7 @@ class PCI(api.DeviceKind):
             if pci_driver.has_guest(function):
                 return
         except OSError as error:
-            raise exception.UnclaimFailed(self.name, assignment.identifier, str(error.strerror or error)) from error
+            raise exception.UnclaimFailed(*assignment.key, str(error.strerror or error)) from error
         pci_ports.take_away(self.tree, assignment, function, 0.0)
 
     def within_reach(self, owned: Collection[str], proven: Mapping[str, str]) -> Collection[str]:

@@ -164,7 +164,7 @@ class Cleaner:
             return
         if policy.name == pci_cleaning.PERSON:
             free = admits_by_word(assignment)
-            raise exception.UnclaimFailed(assignment.kind, assignment.identifier, 'a person has to clean it. Then ' + (
+            raise exception.UnclaimFailed(*assignment.key, 'a person has to clean it. Then ' + (
                 free if assignment.instance_uuid == values.NOBODY else
                 f'devicetrack-manage device retire ends the assignment, and {free}'))
         if policy.name == pci_cleaning.PROGRAM and not pci_cards.is_nvme(function):
@@ -196,8 +196,7 @@ class Cleaner:
         try:
             operator_program.clean(policy.program, function.address, facts, lock_fd, policy.timeout_s)
         except operator_program.TryLater as error:
-            raise exception.DeviceBusy(assignment.kind, assignment.identifier,
-                                       f'{policy.program} cannot clean it now: {error}') from error
+            raise exception.DeviceBusy(*assignment.key, f'{policy.program} cannot clean it now: {error}') from error
 
     def read_through(self, assignment: DeviceAssignment, function: pci_sysfs.Function, lock_fd: int,
                      stop: threading.Event, check: Callable[[], None]) -> None:
@@ -210,32 +209,30 @@ class Cleaner:
         except OSError as error:
             obstacle = pci_erasing.unasked(error)
         if obstacle is not None:
-            raise exception.NotProven(assignment.kind, assignment.identifier, obstacle)
+            raise exception.NotProven(*assignment.key, obstacle)
         policy = self.policy(function)
         if not pci_cards.is_nvme(function):
-            raise exception.NotProven(assignment.kind, assignment.identifier, 'nobody can read it, because it is no '
+            raise exception.NotProven(*assignment.key, 'nobody can read it, because it is no '
                                       f'NVMe disk: {_instead_of_reading(assignment, policy)}')
         erasing = pci_erasing.Erasing(self._tree, assignment, function, lock_fd, self._options.release_wait_s, check)
         try:
             disks = erasing.disks()
         except exception.UnclaimFailed as error:
-            raise exception.NotProven(assignment.kind, assignment.identifier,
+            raise exception.NotProven(*assignment.key,
                                       f'{error.reason}: {_instead_of_reading(assignment, policy)}') from error
         unread = self._unread(assignment, function, policy)
         if unread is not None:
-            raise exception.NotProven(assignment.kind, assignment.identifier, unread)
+            raise exception.NotProven(*assignment.key, unread)
         for disk in disks:
             with erasing.opened(disk, writing=False) as fd:
                 problem = jobs.read_through(f'{function.address} {disk.nsid}', fd, lock_fd, disk.size_bytes,
                                             _ALIGN_BYTES, 0, stop)
             if problem is not None:
                 raise exception.NotProven(
-                    assignment.kind, assignment.identifier,
-                    f'its namespace {disk.nsid}: {problem}: {_instead_of_reading(assignment, policy)}')
+                    *assignment.key, f'its namespace {disk.nsid}: {problem}: {_instead_of_reading(assignment, policy)}')
         # The driver finds the namespaces one after the other, so compare them again.
         if erasing.disks() != disks:
-            raise exception.NotProven(assignment.kind, assignment.identifier,
-                                      'its namespaces changed while they were read')
+            raise exception.NotProven(*assignment.key, 'its namespaces changed while they were read')
 
     def _unread(self, assignment: DeviceAssignment, function: pci_sysfs.Function,
                 policy: pci_cleaning.Policy) -> str | None:

@@ -61,14 +61,14 @@ class Policy(NamedTuple):
     timeout_s: int = _TIMEOUT_S
 
 
-class Rule(NamedTuple):
+class CleaningRule(NamedTuple):
     """The policy for the functions of a match."""
 
     match: pci_matching.Match
     policy: Policy
 
 
-def read(values: Iterable[str]) -> tuple[Rule, ...]:
+def read(values: Iterable[str]) -> tuple[CleaningRule, ...]:
     """Read the option.
 
     :raises InvalidConfiguration: a value cannot be used
@@ -76,7 +76,7 @@ def read(values: Iterable[str]) -> tuple[Rule, ...]:
     return tuple(_rule(entry) for entry in json_entries.read(OPTION, values))
 
 
-def of(rules: Sequence[Rule], function: pci_sysfs.Function, is_alone: Callable[[str], bool]) -> Policy:
+def of(rules: Sequence[CleaningRule], function: pci_sysfs.Function, is_alone: Callable[[str], bool]) -> Policy:
     """Return the policy for a function: by the first rule that matches it, else by its class and its resets.
 
     :param is_alone: whether no other function is on the bus of the function at an address
@@ -89,7 +89,7 @@ def of(rules: Sequence[Rule], function: pci_sysfs.Function, is_alone: Callable[[
     return Policy(NONE if set(function.reset_methods) - _BUS_RESETS or is_alone(function.address) else PERSON)
 
 
-def _rule(entry: json_entries.Entry) -> Rule:
+def _rule(entry: json_entries.Entry) -> CleaningRule:
     entry.check_keys(_KEYS)
     policy = entry.choice('policy', POLICIES)
     if policy is None:
@@ -104,7 +104,7 @@ def _rule(entry: json_entries.Entry) -> Rule:
     if policy == PROGRAM and not os.path.isabs(program):
         raise entry.mistake('program', 'write the absolute path of a program')
     erase = entry.choice('erase', erasures) if erasures else None
-    return Rule(pci_matching.read(entry), Policy(
+    return CleaningRule(pci_matching.read(entry), Policy(
         policy, erase or (erasures[0] if erasures else ''), program, _timeout_s(entry, policy)))
 
 

@@ -33,6 +33,7 @@ from devicetrack.virt.libvirt import progress
 from devicetrack.virt.libvirt.kinds import busy
 from devicetrack.virt.libvirt.kinds import pci_cleaning
 from devicetrack.virt.libvirt.pci_namespaces import ids
+from devicetrack.virt.libvirt.pci_namespaces import NamespaceRecord
 
 LOG = log.logger(__name__)
 
@@ -73,7 +74,7 @@ def unasked(error: OSError) -> str:
 
 
 def obstacle(tree: pci_sysfs.Tree, function: pci_sysfs.Function, policy: pci_cleaning.Policy,
-             recorded: pci_namespaces.Record | None = None) -> str | None:
+             recorded: NamespaceRecord | None = None) -> str | None:
     """Say why a controller cannot be cleaned by a policy; None if it can.
 
     :param recorded: the namespaces that a claim found, after its guest. This leaves out those that the guest made
@@ -134,7 +135,7 @@ def _others(function: pci_sysfs.Function, controller: nvme_admin.Controller) -> 
     return f'its NVM subsystem also has the controller {ids(controller.others)}' if controller.others else None
 
 
-def detached(found: pci_namespaces.Record, which: Collection[int], unreached: str, instead: str) -> str | None:
+def detached(found: NamespaceRecord, which: Collection[int], unreached: str, instead: str) -> str | None:
     """Say that a guest could attach namespaces that its controller does not have; None if there are none.
 
     :param found: the answer of the controller
@@ -154,7 +155,7 @@ def detached(found: pci_namespaces.Record, which: Collection[int], unreached: st
 
 
 def asked(tree: pci_sysfs.Tree, function: pci_sysfs.Function, controller: nvme_admin.Controller | None = None
-          ) -> pci_namespaces.Record:
+          ) -> NamespaceRecord:
     """Ask a controller for its namespaces.
 
     :param controller: its answer about itself, if it was asked already
@@ -174,7 +175,7 @@ def _sizes(disks: Iterable[pci_disks.Disk]) -> dict[int, pci_namespaces.Size]:
 
 
 def _answer(tree: pci_sysfs.Tree, function: pci_sysfs.Function, controller: nvme_admin.Controller | None = None
-            ) -> pci_namespaces.Record:
+            ) -> NamespaceRecord:
     """Return the namespaces of a controller as it tells them, whatever the kernel shows.
 
     :param controller: as for :func:`asked`
@@ -186,7 +187,7 @@ def _answer(tree: pci_sysfs.Tree, function: pci_sysfs.Function, controller: nvme
                      for nsid, one in found.items() if one.attached is attached} for attached in (True, False))
     # A virtual function sees neither the namespaces of other controllers nor the capacity.
     whole = function.physfn is None
-    return pci_namespaces.Record(
+    return NamespaceRecord(
         sizes, {nsid: found[nsid].format for nsid in sizes}, loose if whole else {},
         controller.total_bytes if whole else 0, controller.unallocated_bytes if whole else 0,
         frozenset(nsid for nsid in sizes if found[nsid].shared),
@@ -219,7 +220,7 @@ class Erasing:
                                'that it is clean')
         return list(found)
 
-    def check(self, formatted: bool = False) -> pci_namespaces.Record:
+    def check(self, formatted: bool = False) -> NamespaceRecord:
         """Check that the namespaces are those that the claim found, and return the record of them.
 
         :param formatted: as for :func:`.pci_namespaces.difference`
@@ -232,7 +233,7 @@ class Erasing:
             raise self._failed(differs)
         return recorded
 
-    def _recorded(self) -> pci_namespaces.Record:
+    def _recorded(self) -> NamespaceRecord:
         text = self._assignment.details.disks
         try:
             if text is not None:
@@ -241,8 +242,8 @@ class Erasing:
             pass
         raise self._failed('the namespaces that the claim found are unknown')
 
-    def _difference(self, recorded: pci_namespaces.Record, formatted: bool) -> str | None:
-        shown = pci_namespaces.Record(_sizes(self.disks()))
+    def _difference(self, recorded: NamespaceRecord, formatted: bool) -> str | None:
+        shown = NamespaceRecord(_sizes(self.disks()))
         found = self._found()
         # The kernel may show fewer namespaces than the controller has, or less of one, and knows no formats.
         differs = pci_namespaces.difference(recorded, shown if recorded.formats is None else found, formatted)
@@ -297,7 +298,7 @@ class Erasing:
     def _shown(self) -> Sequence[pci_disks.Disk] | None:
         return pci_disks.shown(self._tree, self._function.address)
 
-    def _restore_namespaces(self, recorded: pci_namespaces.Record) -> None:
+    def _restore_namespaces(self, recorded: NamespaceRecord) -> None:
         found = self._found()
         if self._function.physfn is None:
             self._restore_allocated(recorded, found)
@@ -312,7 +313,7 @@ class Erasing:
         for nsid in sorted(recorded.detached.keys() & found.sizes.keys()):
             self._attach(nsid, False)
 
-    def _restore_allocated(self, recorded: pci_namespaces.Record, found: pci_namespaces.Record) -> None:
+    def _restore_allocated(self, recorded: NamespaceRecord, found: NamespaceRecord) -> None:
         """Restore the recorded namespaces of a controller, attached or not, and delete all others."""
         address, now = self._function.address, {**found.detached, **found.sizes}
         # A namespace of another size is no longer the recorded one.
@@ -336,7 +337,7 @@ class Erasing:
         self._change(nvme_controllers.attach, nsid, is_to_be,
                      where=f'its guest {"detached" if is_to_be else "attached"} namespace {nsid}: ')
 
-    def _restore_formats(self, recorded: pci_namespaces.Record, policy: pci_cleaning.Policy) -> None:
+    def _restore_formats(self, recorded: NamespaceRecord, policy: pci_cleaning.Policy) -> None:
         found = self._found()
         for nsid, form in sorted((recorded.formats or {}).items()):
             now = (found.formats or {}).get(nsid)
@@ -360,7 +361,7 @@ class Erasing:
         """
         disks = self.disks()
         differs = pci_namespaces.difference(self._recorded()._replace(formats=None),
-                                            pci_namespaces.Record(_sizes(disks)))
+                                            NamespaceRecord(_sizes(disks)))
         if differs is not None:
             raise self._failed(f'its driver shows other disks now: {differs}')
         for disk in disks:
@@ -387,7 +388,7 @@ class Erasing:
             LOG.info('The controller of %s reports that it erased its namespaces; nothing else can prove it.',
                      self._function.address)
 
-    def _format_of(self, recorded: pci_namespaces.Record, nsid: int) -> nvme_admin.Format:
+    def _format_of(self, recorded: NamespaceRecord, nsid: int) -> nvme_admin.Format:
         """Return the format that a namespace had at the claim."""
         if recorded.formats is not None:
             return recorded.formats[nsid]
@@ -452,7 +453,7 @@ class Erasing:
             raise
         filelock.close(fd)
 
-    def _found(self) -> pci_namespaces.Record:
+    def _found(self) -> NamespaceRecord:
         return self._told(lambda: _answer(self._tree, self._function))
 
     def _ask(self, call: Callable[[str, str], _Answer]) -> _Answer:
@@ -486,9 +487,8 @@ class Erasing:
                     continue
                 reason = unasked(error) if error.errno in (errno.EACCES, errno.EPERM) else str(error.strerror or error)
                 if error.errno == errno.EBUSY:
-                    raise exception.DeviceInUse(self._assignment.kind, self._assignment.identifier,
-                                                f'{where}{reason}') from error
+                    raise exception.DeviceInUse(*self._assignment.key, f'{where}{reason}') from error
                 raise self._failed(f'{where}{reason}') from error
 
     def _failed(self, reason: str) -> exception.UnclaimFailed:
-        return exception.UnclaimFailed(self._assignment.kind, self._assignment.identifier, reason)
+        return exception.UnclaimFailed(*self._assignment.key, reason)

@@ -133,11 +133,11 @@ class Identity:
         # A row without a serial number could not tell that card from its own.
         came = places.came_to(address)
         if came not in (None, assignment.identifier):
-            raise exception.DeviceGone(assignment.kind, assignment.identifier,
+            raise exception.DeviceGone(*assignment.key,
                                        f'another function is there: it is {came} that is at {address} now')
         function = self._tree.function(address)
         if function is None:
-            raise exception.DeviceGone(assignment.kind, assignment.identifier, 'no PCI function has its address' + (
+            raise exception.DeviceGone(*assignment.key, 'no PCI function has its address' + (
                 f', {address} now' if address != assignment.identifier else ''))
         if function.problem is not None:
             raise exception.CommandFailed('reading sysfs', function.problem)
@@ -145,7 +145,7 @@ class Identity:
         if recorded.vf_number >= 0 and function.physfn is None and (
                 (function.vendor_id, function.product_id) == (recorded.vendor_id, recorded.product_id)):
             raise exception.DeviceGone(
-                assignment.kind, assignment.identifier, 'it is no longer a virtual function of '
+                *assignment.key, 'it is no longer a virtual function of '
                 f'{recorded.parent_address}: its card takes its virtual functions away, or has lost its driver')
         found = as_details(function, self.evidence(function, recorded),
                                    Before('', ''), ())
@@ -153,7 +153,7 @@ class Identity:
             before, now = getattr(recorded, name), getattr(found, name)
             if (before != now and None not in (before, now) and name not in recorded.unknown_identity
                     and not PCIDetails.means_same(name, before, now)):
-                raise exception.DeviceGone(assignment.kind, assignment.identifier,
+                raise exception.DeviceGone(*assignment.key,
                                            f'another function is there: its {name.replace("_", " ")} is {_said(now)}, '
                                            f'recorded was {_said(before)}')
         doubt = places.doubt(assignment.identifier)
@@ -170,7 +170,7 @@ class Identity:
         evidence = self.evidence(function, assignment.details)
         if (unread := pci_cards.unread(assignment.details, evidence)) is not None:
             raise exception.UnclaimFailed(
-                assignment.kind, assignment.identifier, f'it may not be the recorded one: its {unread} cannot be read '
+                *assignment.key, f'it may not be the recorded one: its {unread} cannot be read '
                 f'with the driver {function.driver or "(none)"}, or could not be read when it was claimed')
 
 

@@ -42,7 +42,7 @@ Ask = Callable[[str], nvme_controllers.NVMeSubsystem | OSError]
 class Secondaries:
     """The secondary controllers of one host."""
 
-    def __init__(self, tree: pci_sysfs.Tree, rules: Sequence[pci_vfs.Rule]) -> None:
+    def __init__(self, tree: pci_sysfs.Tree, rules: Sequence[pci_vfs.VFRule]) -> None:
         self._tree, self._rules = tree, rules
         self._failures: Mapping[str, str] = {}
         self._links: Mapping[str, int] = {}

@@ -104,10 +104,10 @@ class PCIOptions(NamedTuple):
 
     specs: tuple[DeviceSpec, ...] = ()
     functions: tuple[pci_matching.Match, ...] = ()
-    cleaning: tuple[pci_cleaning.Rule, ...] = ()
+    cleaning: tuple[pci_cleaning.CleaningRule, ...] = ()
     aliases: Mapping[str, PCIAlias] | None = None
     release_wait_s: int = 0
-    vfs: tuple[pci_vfs.Rule, ...] = ()
+    vfs: tuple[pci_vfs.VFRule, ...] = ()
     vfs_timeout_s: int = 0
     sysfs_root: str = '/sys'
 

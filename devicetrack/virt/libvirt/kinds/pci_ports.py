@@ -50,13 +50,12 @@ def realize(tree: pci_sysfs.Tree, assignment: DeviceAssignment, function: pci_sy
     port = assignment.details.port
     if port is None:
         raise exception.RealizeFailed(
-            assignment.kind, assignment.identifier, 'it belongs to the physical network '
+            *assignment.key, 'it belongs to the physical network '
             f'{assignment.details.physical_network}, but its row has no port: its guest was adopted; claim it anew')
     try:
         _set(tree, function, port.mac, port.vlan, port.trusted, wait_s)
     except OSError as error:
-        raise exception.RealizeFailed(assignment.kind, assignment.identifier,
-                                      f'its port cannot be set: {error.strerror or error}') from error
+        raise exception.RealizeFailed(*assignment.key, f'its port cannot be set: {error.strerror or error}') from error
 
 
 def take_away(tree: pci_sysfs.Tree, assignment: DeviceAssignment, function: pci_sysfs.Function, wait_s: float) -> None:
@@ -77,7 +76,7 @@ def take_away(tree: pci_sysfs.Tree, assignment: DeviceAssignment, function: pci_
             LOG.warning('%(kind)s %(identifier)s: its port stays set, since its physical function has no interface '
                         'here', {'kind': assignment.kind, 'identifier': assignment.identifier})
             return
-        raise exception.UnclaimFailed(assignment.kind, assignment.identifier,
+        raise exception.UnclaimFailed(*assignment.key,
                                       f'its port cannot be taken away: {error.strerror or error}') from error
 
 

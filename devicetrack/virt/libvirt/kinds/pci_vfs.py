@@ -41,7 +41,7 @@ _MOST: Final = 2**16 - 1
 LONGER_S: Final = 5.0
 
 
-class Rule(NamedTuple):
+class VFRule(NamedTuple):
     """The virtual functions that the physical functions of a match should have.
 
     A ``number`` of None makes none. ``autoprobe`` says whether drivers of the host take them; None keeps the kernel's
@@ -55,7 +55,7 @@ class Rule(NamedTuple):
     private_namespaces: bool = False
 
 
-def read(values: Iterable[str]) -> tuple[Rule, ...]:
+def read(values: Iterable[str]) -> tuple[VFRule, ...]:
     """Read the option.
 
     :raises InvalidConfiguration: a value cannot be used
@@ -63,7 +63,7 @@ def read(values: Iterable[str]) -> tuple[Rule, ...]:
     return tuple(_rule(entry) for entry in json_entries.read(OPTION, values))
 
 
-def _rule(entry: json_entries.Entry) -> Rule:
+def _rule(entry: json_entries.Entry) -> VFRule:
     entry.check_keys(_KEYS)
     number = entry.values.get('number')
     if number is not None and (type(number) is not int or not 1 <= number <= _MOST):
@@ -72,10 +72,10 @@ def _rule(entry: json_entries.Entry) -> Rule:
     match = pci_matching.read(entry)
     if match == pci_matching.EVERYTHING:
         raise entry.mistake(None, 'it names every function: write an address, a devname, a vendor_id or a product_id')
-    return Rule(match, number, entry.flag('autoprobe'), bool(entry.flag('private_namespaces')))
+    return VFRule(match, number, entry.flag('autoprobe'), bool(entry.flag('private_namespaces')))
 
 
-def of(rules: Sequence[Rule], physfn: pci_sysfs.Function) -> Rule | None:
+def of(rules: Sequence[VFRule], physfn: pci_sysfs.Function) -> VFRule | None:
     """Return the first rule that matches a physical function."""
     return next((rule for rule in rules if rule.match.matches(physfn)), None)
 
@@ -87,7 +87,7 @@ class Maker:
     :param calls: ask the kernel; their timeout is :data:`LONGER_S` longer
     """
 
-    def __init__(self, tree: pci_sysfs.Tree, rules: Sequence[Rule], timeout_s: float,
+    def __init__(self, tree: pci_sysfs.Tree, rules: Sequence[VFRule], timeout_s: float,
                  calls: bounded.Calls) -> None:
         self._tree, self._rules, self._timeout_s, self._calls = tree, rules, timeout_s, calls
         self.faults: Mapping[str, str] = {}
@@ -152,7 +152,7 @@ class Maker:
                 return None                     # its owner has all of it; an audit makes them once it is back
             return self._set(function, rule)
 
-    def _set(self, function: pci_sysfs.Function, rule: Rule) -> str | None:
+    def _set(self, function: pci_sysfs.Function, rule: VFRule) -> str | None:
         address, number = function.address, rule.number or 0
         if pci_variants.is_vfio(function.driver):
             return f'its {number} virtual functions cannot be made: it has a driver for guests, {function.driver}'

@@ -25,7 +25,6 @@ from devicetrack.conf import libvirt as options
 from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import VFDetails
-from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import MigrationType
 from devicetrack.objects.values import Realized
@@ -40,6 +39,7 @@ from devicetrack.virt.libvirt import vgpu_sysfs
 from devicetrack.virt.libvirt.kinds import api
 from devicetrack.virt.libvirt.kinds import busy
 from devicetrack.virt.libvirt.kinds import type_options
+from devicetrack.virt.libvirt.vgpu_sysfs import VGPUFunction
 
 LOG = log.logger(__name__)
 
@@ -57,7 +57,7 @@ class VF(api.DeviceKind):
     def __init__(self, conf: Any, hypervisor: connection.Connection) -> None:
         super().__init__(conf, hypervisor)
         self.options = type_options.read_vfs(conf)
-        self.tree = vgpu_sysfs.Tree(self.options.sysfs_root)
+        self.tree = vgpu_sysfs.VGPUs(self.options.sysfs_root)
         self._functions = pci_sysfs.Tree(self.options.sysfs_root)
         self._attributes = attributes.paths(conf)
         self._idle: set[str] = set()            # types with a warning that no function has them
@@ -112,7 +112,7 @@ class VF(api.DeviceKind):
         return api.Stock(tuple(devices))
 
     def _devices(self, parent: str, types: Sequence[type_options.TypeOptions],
-                 siblings: Sequence[vgpu_sysfs.Function]) -> list[InventoryDevice]:
+                 siblings: Sequence[VGPUFunction]) -> list[InventoryDevice]:
         """Return the devices of one physical function. Of several types the first ones take what they can.
 
         A function with another type than the options give its card is shown too, because it takes room there.
@@ -129,7 +129,7 @@ class VF(api.DeviceKind):
         return found + [self._device(function, parent, types[0]) for function in siblings
                         if function.current != vgpu_sysfs.NO_TYPE]
 
-    def _device(self, function: vgpu_sysfs.Function, parent: str,
+    def _device(self, function: VGPUFunction, parent: str,
                 vgpu_type: type_options.TypeOptions) -> InventoryDevice:
         name = nodedev_xml.pci_name(parent)
         has_type = function.current != vgpu_sysfs.NO_TYPE
@@ -141,7 +141,7 @@ class VF(api.DeviceKind):
                           vocabulary.ADOPTED if adopted else vocabulary.CREATED),
             function.problem, adopted or not has_type)
 
-    def _warn_of_types_that_nothing_has(self, functions: Sequence[vgpu_sysfs.Function], there: Collection[str]) -> None:
+    def _warn_of_types_that_nothing_has(self, functions: Sequence[VGPUFunction], there: Collection[str]) -> None:
         """Warn about such types, and again only when they change: every audit reads the stock.
 
         The option may be wrong, or the virtual functions of a card may be enabled later.
@@ -187,7 +187,7 @@ class VF(api.DeviceKind):
     def check_free(self, assignment: DeviceAssignment) -> None:
         # Without a type it is no device that a process could open.
         if self._there(assignment).current != vgpu_sysfs.NO_TYPE and not self._is_closed(assignment):
-            raise exception.DeviceInUse(self.name, assignment.identifier, 'a process of the host has it open')
+            raise exception.DeviceInUse(*assignment.key, 'a process of the host has it open')
 
     def realize(self, assignment: DeviceAssignment) -> Realized:
         wanted = assignment.details
@@ -197,15 +197,14 @@ class VF(api.DeviceKind):
         function, origin = self._there(assignment, exception.RealizeFailed), wanted.origin
         for address in (function.parent, function.address):
             if (silence := self._functions.silence(address)) is not None:
-                raise exception.RealizeFailed(self.name, assignment.identifier, silence)
+                raise exception.RealizeFailed(*assignment.key, silence)
         if function.current == vgpu_sysfs.NO_TYPE:
             # This call sets the type, so the release has to remove it. An adopted function loses its type at a boot.
             function, origin = self._given_its_type(assignment, function), vocabulary.CREATED
         self._check_type(assignment, function)
-        return Realized(DeviceKey(self.name, assignment.identifier),
-                        _details_text(wanted.type, wanted.parent_address, origin))
+        return Realized(assignment.key, _details_text(wanted.type, wanted.parent_address, origin))
 
-    def _given_its_type(self, assignment: DeviceAssignment, function: vgpu_sysfs.Function) -> vgpu_sysfs.Function:
+    def _given_its_type(self, assignment: DeviceAssignment, function: VGPUFunction) -> VGPUFunction:
         wanted = assignment.details
         if not _can_be_given(function, wanted.type):
             raise self._full(assignment)
@@ -221,7 +220,7 @@ class VF(api.DeviceKind):
             if refused is not None and (refused.errno == errno.ENOSPC or not _can_be_given(function, wanted.type)):
                 raise self._full(assignment) from refused
             raise exception.RealizeFailed(
-                self.name, assignment.identifier, 'it has no vGPU type after one was set' if refused is None
+                *assignment.key, 'it has no vGPU type after one was set' if refused is None
                 else f'its vGPU type cannot be set: {refused.strerror}') from refused
         return function
 
@@ -230,7 +229,7 @@ class VF(api.DeviceKind):
         return exception.ParentFull(self.name, wanted.parent, wanted.type, 'it has no room for more')
 
     def _there(self, assignment: DeviceAssignment,
-               unreadable: type[exception.DeviceError] = exception.UnclaimFailed) -> vgpu_sysfs.Function:
+               unreadable: type[exception.DeviceError] = exception.UnclaimFailed) -> VGPUFunction:
         """Read the assignment's virtual function.
 
         :param unreadable: the error if its types cannot be read
@@ -239,26 +238,25 @@ class VF(api.DeviceKind):
         function = self.tree.function(assignment.identifier)
         if function is None and self.tree.card(assignment.identifier) == assignment.details.parent_address:
             # After a boot its driver may come late.
-            raise unreadable(self.name, assignment.identifier, "NVIDIA's driver does not have it")
+            raise unreadable(*assignment.key, "NVIDIA's driver does not have it")
         if function is None:
-            raise exception.DeviceGone(self.name, assignment.identifier, 'no virtual function has its address')
+            raise exception.DeviceGone(*assignment.key, 'no virtual function has its address')
         if function.parent != assignment.details.parent_address:
-            raise exception.DeviceGone(self.name, assignment.identifier,
+            raise exception.DeviceGone(*assignment.key,
                                        f'it belongs to {function.parent}, not to the recorded '
                                        f'{assignment.details.parent_address}')
         if function.problem is not None:
-            raise unreadable(self.name, assignment.identifier, function.problem)
+            raise unreadable(*assignment.key, function.problem)
         return function
 
-    def _check_type(self, assignment: DeviceAssignment, function: vgpu_sysfs.Function) -> None:
+    def _check_type(self, assignment: DeviceAssignment, function: VGPUFunction) -> None:
         """Check that a function has no type or the recorded one.
 
         :raises DeviceGone: it has another one
         """
         if function.current not in (vgpu_sysfs.NO_TYPE, assignment.details.type):
             raise exception.DeviceGone(
-                self.name, assignment.identifier,
-                f'it has the vGPU type {function.current}, not the recorded {assignment.details.type}')
+                *assignment.key, f'it has the vGPU type {function.current}, not the recorded {assignment.details.type}')
 
     # -- unclaim ------------------------------------------------------------------------------------------------------
 
@@ -266,8 +264,7 @@ class VF(api.DeviceKind):
         given_back = self._clear if assignment.details.origin == vocabulary.CREATED else self._is_closed
         if not busy.until(lambda: given_back(assignment), self.options.release_wait_s):
             raise exception.DeviceInUse(
-                self.name, assignment.identifier,
-                f'a process of the host still has it open after {self.options.release_wait_s} s')
+                *assignment.key, f'a process of the host still has it open after {self.options.release_wait_s} s')
 
     def _is_away(self, assignment: DeviceAssignment) -> bool:
         """Whether the function is gone. Then it has no type, and no process has it open."""
@@ -282,7 +279,7 @@ class VF(api.DeviceKind):
             if not self._is_closed(assignment):
                 return False
             raise exception.UnclaimFailed(
-                self.name, assignment.identifier, "it is unknown whether it has a vGPU type, because NVIDIA's driver "
+                *assignment.key, "it is unknown whether it has a vGPU type, because NVIDIA's driver "
                 'does not have it: bind it to that driver')
         function = self._there(assignment)
         self._check_type(assignment, function)
@@ -294,7 +291,7 @@ class VF(api.DeviceKind):
             # EPERM: the function has no type any more, as the next read shows. Operators also report EPERM while it is
             # in use.
             if error.errno not in (*busy.BUSY, errno.EPERM):
-                raise exception.UnclaimFailed(self.name, assignment.identifier,
+                raise exception.UnclaimFailed(*assignment.key,
                                               f'its vGPU type cannot be taken away: {error.strerror}') from error
         return self._there(assignment).current == vgpu_sysfs.NO_TYPE
 
@@ -304,7 +301,7 @@ class VF(api.DeviceKind):
         except OSError as error:
             if self._is_away(assignment) or self._has_no_vfio_driver(assignment, error):
                 return True
-            raise exception.UnclaimFailed(self.name, assignment.identifier,
+            raise exception.UnclaimFailed(*assignment.key,
                                           f'it is unknown whether a process has it open: {error.strerror}') from error
 
     def _has_no_vfio_driver(self, assignment: DeviceAssignment, error: OSError) -> bool:
@@ -325,7 +322,7 @@ class VF(api.DeviceKind):
         function = self._there(assignment, exception.RealizeFailed)
         self._check_type(assignment, function)
         if function.current == vgpu_sysfs.NO_TYPE:
-            raise exception.DeviceGone(self.name, assignment.identifier, 'it has no vGPU type')
+            raise exception.DeviceGone(*assignment.key, 'it has no vGPU type')
         domain, bus, rest = function.address.split(':')
         slot, number = rest.split('.')
         # If it were managed, libvirt would bind it to another driver.
@@ -334,7 +331,7 @@ class VF(api.DeviceKind):
                 '</source></hostdev>')
 
 
-def _can_be_given(function: vgpu_sysfs.Function, vgpu_type: str) -> bool:
+def _can_be_given(function: VGPUFunction, vgpu_type: str) -> bool:
     return function.current == vgpu_sysfs.NO_TYPE and vgpu_type in function.creatable
 
 

@@ -67,7 +67,7 @@ class VPMEM(api.DeviceKind):
     def __init__(self, conf: Any, hypervisor: connection.Connection) -> None:
         super().__init__(conf, hypervisor)
         self.options = vpmem_options.read(conf)
-        self._source: namespaces.Source = (
+        self._source: namespaces.NamespaceSource = (
             namespaces.DirectorySource(self.options.directory) if self.options.directory
             else namespaces.NdctlSource(self.options.ndctl_command, conf[options.VPMEM_GROUP].ndctl_timeout_s))
         self._paths = guest_paths.GuestPaths(
@@ -187,10 +187,9 @@ class VPMEM(api.DeviceKind):
         except FileNotFoundError:
             pass                        # without a node nobody can be wiping it
         except OSError as error:
-            raise exception.RealizeFailed(self.name, assignment.identifier,
+            raise exception.RealizeFailed(*assignment.key,
                                           f'it is unknown whether it is being wiped: {error.strerror}') from error
-        return Realized(DeviceKey(self.name, assignment.identifier),
-                        details.to_text(_details(namespace, assignment.details.label)))
+        return Realized(assignment.key, details.to_text(_details(namespace, assignment.details.label)))
 
     def unclaim(self, assignment: DeviceAssignment, lock_fd: int) -> None:
         namespace = self._wipeable(assignment)
@@ -199,7 +198,7 @@ class VPMEM(api.DeviceKind):
             # The path may have led to another namespace when it was opened. So wipe the open device only if the path
             # still belongs to the recorded namespace.
             if self._wipeable(assignment).path != namespace.path:
-                raise exception.UnclaimFailed(self.name, assignment.identifier, 'its path changed just now')
+                raise exception.UnclaimFailed(*assignment.key, 'its path changed just now')
             jobs.wipe(assignment.identifier, fd, lock_fd, namespace.size_bytes, namespace.align_bytes,
                       self.options.wipe_rate_mib_s)
             # A namespace that became read-only meanwhile may have its old bytes back after a power cut.
@@ -231,12 +230,11 @@ class VPMEM(api.DeviceKind):
             raise self._busy(assignment) from None
         except OSError as error:
             if error.errno == errno.EBUSY:
-                raise exception.DeviceInUse(self.name, assignment.identifier, str(error.strerror)) from error
-            raise exception.UnclaimFailed(
-                self.name, assignment.identifier, f'it cannot be opened: {error.strerror}') from error
+                raise exception.DeviceInUse(*assignment.key, str(error.strerror)) from error
+            raise exception.UnclaimFailed(*assignment.key, f'it cannot be opened: {error.strerror}') from error
 
     def _busy(self, assignment: DeviceAssignment) -> exception.DeviceBusy:
-        return exception.DeviceBusy(self.name, assignment.identifier, 'somebody holds the lock on its node or file')
+        return exception.DeviceBusy(*assignment.key, 'somebody holds the lock on its node or file')
 
     def is_blank(self, assignments: Sequence[DeviceAssignment]) -> Collection[str]:
         if not self._source.has_holes:
@@ -259,11 +257,11 @@ class VPMEM(api.DeviceKind):
         try:
             # As in unclaim, the path may have led to another namespace.
             if self._wipeable(assignment).path != namespace.path:
-                raise exception.NotProven(self.name, assignment.identifier, 'its path changed just now')
+                raise exception.NotProven(*assignment.key, 'its path changed just now')
             problem = jobs.read_through(assignment.identifier, fd, lock_fd, namespace.size_bytes,
                                         namespace.align_bytes, self.options.wipe_rate_mib_s, stop)
             if problem is not None:
-                raise exception.NotProven(self.name, assignment.identifier, problem)
+                raise exception.NotProven(*assignment.key, problem)
             self._wipeable(assignment)
         except BaseException:
             os.close(fd)                        # as in unclaim
@@ -278,7 +276,7 @@ class VPMEM(api.DeviceKind):
         """
         namespace = self._recorded(assignment, self._source.read())
         if namespace.problem is not None:
-            raise exception.UnclaimFailed(self.name, assignment.identifier, namespace.problem)
+            raise exception.UnclaimFailed(*assignment.key, namespace.problem)
         return namespace
 
     def _recorded(self, assignment: DeviceAssignment,
@@ -289,17 +287,15 @@ class VPMEM(api.DeviceKind):
         """
         namespace = found.get(assignment.identifier)
         if namespace is None:
-            raise exception.DeviceGone(self.name, assignment.identifier, 'no namespace has this name')
+            raise exception.DeviceGone(*assignment.key, 'no namespace has this name')
         recorded = assignment.details
         if namespace.uuid is None:
             return namespace
         if namespace.uuid != recorded.namespace_uuid:
-            raise exception.DeviceGone(self.name, assignment.identifier,
-                                       'a namespace with another UUID has its name')
+            raise exception.DeviceGone(*assignment.key, 'a namespace with another UUID has its name')
         if namespace.size_bytes != recorded.size_bytes:
             raise exception.DeviceGone(
-                self.name, assignment.identifier,
-                f'it has {namespace.size_bytes} bytes where {recorded.size_bytes} were recorded')
+                *assignment.key, f'it has {namespace.size_bytes} bytes where {recorded.size_bytes} were recorded')
         return namespace
 
     def _namespace(self, assignment: DeviceAssignment,
@@ -307,10 +303,10 @@ class VPMEM(api.DeviceKind):
         """Find the recorded namespace, if a guest can have it."""
         namespace = self._recorded(assignment, found)
         if namespace.uuid is None:
-            raise exception.RealizeFailed(self.name, assignment.identifier, str(namespace.problem))
+            raise exception.RealizeFailed(*assignment.key, str(namespace.problem))
         problem = _problem(namespace)
         if problem is not None:
-            raise exception.DeviceGone(self.name, assignment.identifier, problem)
+            raise exception.DeviceGone(*assignment.key, problem)
         return namespace
 
     # -- guest ----------------------------------------------------------------------------------------------------
