@@ -15,17 +15,17 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
 import errno
+import functools
 import os
 import stat
 import threading
 from typing import Any
-from typing import Final
 from typing import NamedTuple
 
 from devicetrack.virt.libvirt import disk_nodes
 from devicetrack.virt.libvirt import jobs
 from devicetrack.virt.libvirt import nvme_admin
-from devicetrack.virt.libvirt import pci_disks
+from devicetrack.virt.libvirt import pci_namespaces
 from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt import root
@@ -227,7 +227,7 @@ def to_erase(sysfs: str, address: str, disks: Sequence[tuple[str, int]]) -> Iter
     :raises OSError: EBUSY: somebody uses them, or the driver shows other disks; else, they cannot be opened
     """
     privileged.check_unused(sysfs, address)
-    shown = pci_disks.shown(pci_sysfs.Tree(sysfs), address)
+    shown = pci_namespaces.shown(pci_sysfs.Tree(sysfs), address)
     # A disk that the caller left out would stay open to others while the controller erases it.
     if shown is None or {(disk.name, disk.size_bytes) for disk in shown} != set(map(tuple, disks)):
         raise OSError(errno.EBUSY, 'its driver shows other disks now')
@@ -297,8 +297,24 @@ def format_namespace(sysfs: str, address: str, disks: Sequence[tuple[str, int]],
 def format_in_daemon(sysfs: str, address: str, disks: Sequence[tuple[str, int]], nsid: int, wanted: Sequence[Any],
                      erase: int, timeout_s: int) -> None:
     """As :func:`format_namespace`. No child can wait for the controller, because the daemon's have no capability."""
-    with _FORMATS.one_more():
+    most, running = _formats()
+    if not running.acquire(blocking=False):
+        raise OSError(errno.EUSERS, f'{most} formats run already, and other requests need a thread')
+    try:
         format_here(sysfs, address, disks, nsid, wanted, erase, timeout_s)
+    finally:
+        running.release()
+
+
+@functools.cache
+def _formats() -> tuple[int, threading.Semaphore]:
+    """Return how many formats may run in the daemon, and the room for them: each blocks a thread until it has ended.
+
+    At least one may run, and one thread is left for other requests.
+    """
+    from devicetrack.virt.libvirt import daemon  # only here: this is the daemon
+    most = max(daemon.context.conf.thread_pool_size - 1, 1)
+    return most, threading.Semaphore(most)
 
 
 def format_here(sysfs: str, address: str, disks: Sequence[tuple[str, int]], nsid: int, wanted: Sequence[Any],
@@ -307,35 +323,6 @@ def format_here(sysfs: str, address: str, disks: Sequence[tuple[str, int]], nsid
     form = check_format(nsid, wanted, erase, timeout_s)
     with to_format(sysfs, address, disks) as (fd, _disks):
         nvme_admin.format_namespace(fd, nsid, form, erase, timeout_s)
-
-
-class _Formats:
-    """Counts the formats that run in the daemon. Each one blocks a thread until its controller has ended."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._running = 0
-
-    @contextlib.contextmanager
-    def one_more(self) -> Iterator[None]:
-        """Count a format during the block. At least one may run, and one thread is left for other requests.
-
-        :raises OSError: EUSERS: as many formats run already
-        """
-        from devicetrack.virt.libvirt import daemon  # only here: this is the daemon
-        most = daemon.context.conf.thread_pool_size - 1
-        with self._lock:
-            if self._running >= max(most, 1):
-                raise OSError(errno.EUSERS, f'{self._running} formats run already, and other requests need a thread')
-            self._running += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._running -= 1
-
-
-_FORMATS: Final = _Formats()
 
 
 @privileged.in_sysfs

@@ -1,6 +1,10 @@
-"""A record of the namespaces of an NVMe controller that a claim found, for a comparison after the guest. No I/O.
+"""The namespaces of an NVMe controller: as its driver shows them now, and as a claim found them before its guest.
 
-The text is for the details of an assignment. Its words::
+The driver shows a disk for each. The names of the disks change whenever a controller comes back to the host. Three
+things stay the same: the identifier of a namespace in its controller (NVM Express Base Specification, "Namespace
+Identifier"), its size and its block size.
+
+A record is for a comparison after the guest. Its text is in the details of an assignment, and has these words::
 
     1:1073741824:512            namespace 1: its bytes, and the bytes of a block
     1:1073741824:512:0          the same, and the LBA format, as the controller numbers it
@@ -14,15 +18,64 @@ The last four come from the controller itself, and only root can ask it. A recor
 from __future__ import annotations
 
 from collections.abc import Collection
+from collections.abc import Iterable
 from collections.abc import Mapping
+from collections.abc import Sequence
+import os
 import re
 from typing import Final
 from typing import NamedTuple
 
+from devicetrack.virt.libvirt import kernel_files
 from devicetrack.virt.libvirt import nvme_admin
+from devicetrack.virt.libvirt import pci_sysfs
 
+# With multipath in the kernel, nvme0c1n1 is the path of one controller to nvme0n1, and is no block device to open.
+_NAMESPACE = re.compile(r'nvme[0-9]+(?:c[0-9]+)?n[0-9]+')
+# The unit of a block device's size in sysfs, whatever its blocks (Linux: Documentation/ABI/stable/sysfs-block).
+_SECTOR = 512
 _FORMAT: Final = re.compile(r'([0-9]+)(x?)(?:p([0-7])(f?))?')
 
+
+class Disk(NamedTuple):
+    """One namespace. ``name`` is that of its block device now."""
+
+    name: str
+    nsid: int
+    size_bytes: int
+    block_bytes: int
+
+
+def disks(tree: pci_sysfs.Tree, address: str) -> Sequence[Disk] | None:
+    """Read the disks of a function, by their identifiers; None while its driver is not ready to tell.
+
+    :raises OSError: they cannot be read
+    """
+    directory = os.path.join(tree.path(address), 'nvme')
+    try:
+        controllers = [name for name in os.listdir(directory) if pci_sysfs.NVME_NAME.fullmatch(name)]
+    except FileNotFoundError:
+        return None
+    found = []
+    for controller in controllers:
+        inside = os.path.join(directory, controller)
+        if kernel_files.text(inside, 'state') != 'live':
+            return None
+        for name in os.listdir(inside):
+            if _NAMESPACE.fullmatch(name):
+                path = os.path.join(inside, name)
+                found.append(Disk(re.sub('c[0-9]+(?=n)', '', name), int(kernel_files.text(path, 'nsid')),
+                                  int(kernel_files.text(path, 'size')) * _SECTOR,
+                                  int(kernel_files.text(path, 'queue/logical_block_size'))))
+    return sorted(found, key=lambda disk: disk.nsid)
+
+
+def shown(tree: pci_sysfs.Tree, address: str) -> Sequence[Disk] | None:
+    """As :func:`disks`; None also while they cannot be read, because they are just appearing or vanishing."""
+    try:
+        return disks(tree, address)
+    except (OSError, ValueError):
+        return None
 
 class Size(NamedTuple):
     """The bytes of a namespace, and those of a block."""
@@ -58,12 +111,16 @@ class NamespaceRecord(NamedTuple):
         return ' '.join(words)
 
 
+def sizes(disks: Iterable[Disk]) -> dict[int, Size]:
+    return {disk.nsid: Size(disk.size_bytes, disk.block_bytes) for disk in disks}
+
+
 def parse(text: str) -> NamespaceRecord:
     """Read a text of :class:`NamespaceRecord`.
 
     :raises ValueError: the text is no such record
     """
-    sizes: dict[int, Size] = {}
+    found: dict[int, Size] = {}
     formats: dict[int, nvme_admin.Format] = {}
     detached: dict[int, Size] = {}
     shared: set[int] = set()
@@ -76,14 +133,14 @@ def parse(text: str) -> NamespaceRecord:
             nsid, size, block = map(int, rest)
             detached[nsid] = Size(size, block)
         else:
-            sizes[int(first)] = Size(int(rest[0]), int(rest[1]))
+            found[int(first)] = Size(int(rest[0]), int(rest[1]))
             if len(rest) > 2:
                 formats[int(first)] = _format(rest[2])
             if rest[3:] == ['shared']:
                 shared.add(int(first))
-    if formats and formats.keys() != sizes.keys():
+    if formats and formats.keys() != found.keys():
         raise ValueError(text)
-    return NamespaceRecord(sizes, formats or None, detached, total, unallocated, frozenset(shared))
+    return NamespaceRecord(found, formats or None, detached, total, unallocated, frozenset(shared))
 
 
 def differ(before: str | None, now: str | None) -> bool:

@@ -20,7 +20,7 @@ from devicetrack.tests.host.functions.hosts import put
 from devicetrack.tests.host.functions.hosts import virtual
 from devicetrack.virt.libvirt import nvme_admin
 from devicetrack.virt.libvirt import nvme_controllers
-from devicetrack.virt.libvirt import pci_disks
+from devicetrack.virt.libvirt import pci_namespaces
 from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt.kinds import pci_erasing
 
@@ -146,7 +146,7 @@ class WholeTestCase(hosts.FunctionsTestCase):
         return str(pci_erasing.asked(pci_sysfs.Tree(), pci_sysfs.Function(self.physical)))
 
     def paths(self) -> list[str]:
-        return [f'/dev/{disk.name}' for disk in pci_disks.disks(pci_sysfs.Tree(), self.physical) or ()]
+        return [f'/dev/{disk.name}' for disk in pci_namespaces.disks(pci_sysfs.Tree(), self.physical) or ()]
 
     def wait_for_paths(self, number: int) -> None:
         deadline = time.monotonic() + hosts.WAIT_S

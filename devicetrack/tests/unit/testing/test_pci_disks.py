@@ -13,7 +13,7 @@ from devicetrack.tests import base
 from devicetrack.tests.drivers import contract
 from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import disk_nodes
-from devicetrack.virt.libvirt import pci_disks as disks
+from devicetrack.virt.libvirt import pci_namespaces as disks
 from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt.kinds import pci
 

@@ -30,7 +30,7 @@ from devicetrack.tests.unit.virt.pci_hosts import OLD
 from devicetrack.virt.libvirt import disk_nodes
 from devicetrack.virt.libvirt import driver as libvirt_driver
 from devicetrack.virt.libvirt import nvme_admin
-from devicetrack.virt.libvirt import pci_disks as libvirt_pci_disks
+from devicetrack.virt.libvirt import pci_namespaces as libvirt_pci_disks
 from devicetrack.virt.libvirt.kinds import pci_erasing
 
 

@@ -53,8 +53,8 @@ from devicetrack.virt.libvirt import guest_paths
 from devicetrack.virt.libvirt import guest_xml
 from devicetrack.virt.libvirt import nvme_controllers
 from devicetrack.virt.libvirt import pci_config
-from devicetrack.virt.libvirt import pci_disks
 from devicetrack.virt.libvirt import pci_driver
+from devicetrack.virt.libvirt import pci_namespaces
 from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt import pci_use
 from devicetrack.virt.libvirt import pci_variants
@@ -71,7 +71,6 @@ from devicetrack.virt.libvirt.kinds import pci_identity
 from devicetrack.virt.libvirt.kinds import pci_memory
 from devicetrack.virt.libvirt.kinds import pci_migration
 from devicetrack.virt.libvirt.kinds import pci_names
-from devicetrack.virt.libvirt.kinds import pci_nvme_vfs
 from devicetrack.virt.libvirt.kinds import pci_options
 from devicetrack.virt.libvirt.kinds import pci_places
 from devicetrack.virt.libvirt.kinds import pci_ports
@@ -117,7 +116,7 @@ class PCI(api.DeviceKind):
         self._follower = pci_places.Follower(self.tree, self._serials, lambda: self._memory)
         self._vfs = pci_vfs.Maker(self.tree, self.options.vfs, self.options.vfs_timeout_s,
                                  hypervisor.calls(self.options.vfs_timeout_s + pci_vfs.LONGER_S))
-        self._secondaries = pci_nvme_vfs.Secondaries(self.tree, self.options.vfs)
+        self._secondaries = pci_vfs.Secondaries(self.tree, self.options.vfs)
         self._cleaner = pci_cleaner.Cleaner(self.tree, self.options)
         self._health = pci_health.Health(self.tree, self.options, self._cleaner, self._secondaries)
         self._migration = pci_migration.Migration(self.tree, attributes.paths(conf))
@@ -294,7 +293,10 @@ class PCI(api.DeviceKind):
         return placement_names.provider(function.physfn or function.address)
 
     def _disks(self, function: pci_sysfs.Function) -> str | None:
-        return pci_disks.as_text(pci_disks.shown(self.tree, function.address)) if pci_cards.is_nvme(function) else ''
+        if not pci_cards.is_nvme(function):
+            return ''
+        shown = pci_namespaces.shown(self.tree, function.address)
+        return None if shown is None else str(pci_namespaces.NamespaceRecord(pci_namespaces.sizes(shown)))
 
     def node(self, device: InventoryDevice) -> str | None:
         return str(details.peek(device.details).address)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Collection
-from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 import contextlib
@@ -26,7 +25,6 @@ from devicetrack.virt.libvirt import disk_nodes
 from devicetrack.virt.libvirt import jobs
 from devicetrack.virt.libvirt import nvme_admin
 from devicetrack.virt.libvirt import nvme_controllers
-from devicetrack.virt.libvirt import pci_disks
 from devicetrack.virt.libvirt import pci_namespaces
 from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt import progress
@@ -162,16 +160,12 @@ def asked(tree: pci_sysfs.Tree, function: pci_sysfs.Function, controller: nvme_a
     :raises Unshown: the kernel shows other namespaces, or does not show them yet
     :raises OSError: it cannot be asked
     """
-    found, shown = _answer(tree, function, controller), pci_disks.shown(tree, function.address)
+    found, shown = _answer(tree, function, controller), pci_namespaces.shown(tree, function.address)
     differs = pci_namespaces.Mismatch('its driver does not show its namespaces now') if shown is None else (
-        pci_namespaces.mismatch(found.sizes, _sizes(shown)))
+        pci_namespaces.mismatch(found.sizes, pci_namespaces.sizes(shown)))
     if differs is not None:
         raise Unshown(differs)
     return found
-
-
-def _sizes(disks: Iterable[pci_disks.Disk]) -> dict[int, pci_namespaces.Size]:
-    return {disk.nsid: pci_namespaces.Size(disk.size_bytes, disk.block_bytes) for disk in disks}
 
 
 def _answer(tree: pci_sysfs.Tree, function: pci_sysfs.Function, controller: nvme_admin.Controller | None = None
@@ -209,7 +203,7 @@ class Erasing:
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
-    def disks(self) -> list[pci_disks.Disk]:
+    def disks(self) -> list[pci_namespaces.Disk]:
         """Wait until the driver shows the disks of the function: at least one.
 
         :raises UnclaimFailed: it shows none
@@ -243,7 +237,7 @@ class Erasing:
         raise self._failed('the namespaces that the claim found are unknown')
 
     def _difference(self, recorded: NamespaceRecord, formatted: bool) -> str | None:
-        shown = NamespaceRecord(_sizes(self.disks()))
+        shown = NamespaceRecord(pci_namespaces.sizes(self.disks()))
         found = self._found()
         # The kernel may show fewer namespaces than the controller has, or less of one, and knows no formats.
         differs = pci_namespaces.difference(recorded, shown if recorded.formats is None else found, formatted)
@@ -295,8 +289,8 @@ class Erasing:
         if busy.until(self._shown, self._wait_s, lambda shown: shown is not None) is None:
             raise self._failed(f'the driver {self._function.driver or "(none)"} does not have its controller ready')
 
-    def _shown(self) -> Sequence[pci_disks.Disk] | None:
-        return pci_disks.shown(self._tree, self._function.address)
+    def _shown(self) -> Sequence[pci_namespaces.Disk] | None:
+        return pci_namespaces.shown(self._tree, self._function.address)
 
     def _restore_namespaces(self, recorded: NamespaceRecord) -> None:
         found = self._found()
@@ -361,7 +355,7 @@ class Erasing:
         """
         disks = self.disks()
         differs = pci_namespaces.difference(self._recorded()._replace(formats=None),
-                                            NamespaceRecord(_sizes(disks)))
+                                            NamespaceRecord(pci_namespaces.sizes(disks)))
         if differs is not None:
             raise self._failed(f'its driver shows other disks now: {differs}')
         for disk in disks:
@@ -437,7 +431,7 @@ class Erasing:
                 reporter.end()
 
     @contextlib.contextmanager
-    def opened(self, disk: pci_disks.Disk, writing: bool = True) -> Iterator[int]:
+    def opened(self, disk: pci_namespaces.Disk, writing: bool = True) -> Iterator[int]:
         """Open a disk for this process alone: no file system is mounted from it, and no other process has it open."""
         fd = self._told(lambda: disk_nodes.open_disk(self._tree.root, self._function.address, disk.name,
                                                      disk.size_bytes, writing),
@@ -461,7 +455,7 @@ class Erasing:
         return self._told(lambda: call(self._tree.root, self._function.address))
 
     def _change(self, call: Callable[..., object], *arguments: object, where: str = '',
-                disks: Callable[[], Sequence[pci_disks.Disk] | None] | None = None) -> None:
+                disks: Callable[[], Sequence[pci_namespaces.Disk] | None] | None = None) -> None:
         """Have a privileged function change the disk, as :meth:`_told`, if it is still the recorded one.
 
         :param disks: finds the disks whose names it gets, by default those that the driver shows at the moment

@@ -27,9 +27,9 @@ from devicetrack.virt.libvirt import pci_variants
 from devicetrack.virt.libvirt.kinds import pci_cards
 from devicetrack.virt.libvirt.kinds import pci_cleaner
 from devicetrack.virt.libvirt.kinds import pci_erasing
-from devicetrack.virt.libvirt.kinds import pci_nvme_vfs
 from devicetrack.virt.libvirt.kinds import pci_options
 from devicetrack.virt.libvirt.kinds import pci_ports
+from devicetrack.virt.libvirt.kinds import pci_vfs
 
 # By the address of a function that shares its NVM subsystem with others: a token for all of them.
 Subsystems = Mapping[str, str]
@@ -116,7 +116,7 @@ def exclusions(function: pci_sysfs.Function, groups: Groups, subsystems_of: Subs
 class Asking(NamedTuple):
     """Functions that ask about physical functions, each once for all of its virtual ones."""
 
-    controller: pci_nvme_vfs.Ask
+    controller: pci_vfs.Ask
     port: Callable[[str], str | None]
     silence: Callable[[str], str | None]
 
@@ -125,7 +125,7 @@ class Health:
     """Looks at functions."""
 
     def __init__(self, tree: pci_sysfs.Tree, options: pci_options.PCIOptions, cleaner: pci_cleaner.Cleaner,
-                 secondaries: pci_nvme_vfs.Secondaries) -> None:
+                 secondaries: pci_vfs.Secondaries) -> None:
         self._tree, self._options, self._cleaner, self._secondaries = tree, options, cleaner, secondaries
 
     def asking(self) -> Asking:
