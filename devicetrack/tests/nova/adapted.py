@@ -165,7 +165,7 @@ def _make_directories(path: str, mode: int = 0o777, exist_ok: bool = False) -> N
 class _VGPUs(vgpu_sysfs.VGPUs):
     """The PCI devices of a host, none of which takes vGPU types: each that an address names is there."""
 
-    def functions(self) -> list[vgpu_sysfs.VGPUFunction]:
+    def vgpus(self) -> list[vgpu_sysfs.VGPUFunction]:
         return []
 
     def parents(self) -> set[str]:

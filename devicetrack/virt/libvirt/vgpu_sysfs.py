@@ -33,6 +33,7 @@ from typing import NamedTuple
 
 from devicetrack import exception
 from devicetrack.virt.libvirt import kernel_files
+from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt import privileged
 
 NO_TYPE = '0'
@@ -59,30 +60,23 @@ class VGPUFunction(NamedTuple):
     problem: str | None = None
 
 
-class VGPUs:
-    """The virtual functions of this host.
+class VGPUs(pci_sysfs.Tree):
+    """The PCI functions of this host, with the vGPU types of virtual ones."""
 
-    :param root: where sysfs is
-    """
-
-    def __init__(self, root: str) -> None:
-        self.root = root
-        self._devices = os.path.join(root, 'bus/pci/devices')
-
-    def functions(self) -> list[VGPUFunction]:
+    def vgpus(self) -> list[VGPUFunction]:
         """Read every virtual function that has these files, in the order of their addresses.
 
         :raises DriverError: they cannot be listed, or it cannot be read to which card one belongs
         """
-        found = (self._function(name) for name in self._names() if self._may_have(name))
+        found = (self._vgpu(name) for name in sorted(self.links()) if self._may_have(name))
         return [function for function in found if function is not None]
 
-    def function(self, address: str) -> VGPUFunction | None:
+    def vgpu(self, address: str) -> VGPUFunction | None:
         """Read one of them; None if there is none of this address.
 
         :raises DriverError: it cannot be read
         """
-        return self._function(address) if self.known((address,)) else None
+        return self._vgpu(address) if self.known((address,)) else None
 
     def parents(self) -> set[str]:
         """Find the physical functions of virtual ones that have these files, even if their types cannot be read.
@@ -90,17 +84,13 @@ class VGPUs:
         :raises DriverError: they cannot be read
         """
         found = set()
-        for name in self._names():
+        for name in self.links():
             # Other devices have no such link, nor has a function that went away just now.
             with contextlib.suppress(OSError):
                 parent = os.path.basename(os.readlink(self._path(name, 'physfn')))
                 if os.path.lexists(self._path(name, _CURRENT)):
                     found.add(parent)
         return found
-
-    def parent_path(self, address: str) -> str:
-        """Return the directory of a physical function."""
-        return os.path.join(self._devices, address)
 
     def known(self, addresses: Iterable[str]) -> set[str]:
         """Return those of the addresses at which there is a virtual function with these files.
@@ -155,12 +145,6 @@ class VGPUs:
         """
         return privileged.is_vfio_group_open(int(os.path.basename(os.readlink(self._path(address, 'iommu_group')))))
 
-    def _names(self) -> list[str]:
-        try:
-            return sorted(os.listdir(self._devices))
-        except OSError as error:
-            raise exception.CommandFailed(f'listing {self._devices}', str(error.strerror)) from error
-
     def _has(self, address: str) -> bool:
         try:
             os.stat(self._path(address, _CURRENT))
@@ -182,7 +166,7 @@ class VGPUs:
         except OSError:
             return True
 
-    def _function(self, address: str) -> VGPUFunction | None:
+    def _vgpu(self, address: str) -> VGPUFunction | None:
         parent = self.card(address)
         if parent is None:
             return None

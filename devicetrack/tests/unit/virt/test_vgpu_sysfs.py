@@ -27,7 +27,7 @@ class TreeTestCase(base.TestCase):
             file.write(text)
 
     def function(self) -> Any:
-        found, = self.tree.functions()
+        found, = self.tree.vgpus()
         return found
 
 
@@ -35,19 +35,19 @@ class FunctionsTestCase(TreeTestCase):
 
     def test_every_function_with_its_card_and_what_it_can_be_given(self) -> None:
         self.cards.add(CARD, 6, {'558': ('NVIDIA L40-1B', 2), '559': ('NVIDIA L40-2B', 1)}, numa_node=1)
-        found = self.tree.functions()
+        found = self.tree.vgpus()
         self.assertEqual([f'0000:3d:{place}' for place in ('00.4', '00.5', '00.6', '00.7', '01.0', '01.1')],
                          [function.address for function in found])
         self.assertEqual({(CARD, 1, '0', None)}, {
             (function.parent, function.numa_node, function.current, function.problem) for function in found})
         self.assertEqual({'558': 'NVIDIA L40-1B', '559': 'NVIDIA L40-2B'}, found[0].creatable)
-        self.assertEqual(found[1], self.tree.function('0000:3d:00.5'))
+        self.assertEqual(found[1], self.tree.vgpu('0000:3d:00.5'))
 
     def test_other_pci_devices_are_none(self) -> None:
         self.cards.add(CARD, 0, {})
-        self.assertEqual([], self.tree.functions())
+        self.assertEqual([], self.tree.vgpus())
         for address in (CARD, '0000:5e:00.2'):
-            self.assertIsNone(self.tree.function(address))
+            self.assertIsNone(self.tree.vgpu(address))
             self.assertEqual(set(), self.tree.known((address,)))
             self.assertIsNone(self.tree.card(address))
 
@@ -61,14 +61,14 @@ class FunctionsTestCase(TreeTestCase):
 
     def test_no_directory_of_pci_devices_is_no_answer(self) -> None:
         tree = vgpu_sysfs.VGPUs(self.temp_dir())
-        for call in (tree.functions, lambda: tree.function(ADDRESS), lambda: tree.known((ADDRESS,))):
+        for call in (tree.vgpus, lambda: tree.vgpu(ADDRESS), lambda: tree.known((ADDRESS,))):
             error = self.assertRaises(exception.CommandFailed, call)
             self.assertIn('bus/pci/devices', str(error))
 
     def test_one_that_cannot_be_read_has_a_problem(self) -> None:
         self.cards.add(CARD, 2, {'558': ('NVIDIA L40-1B', 2)})
         self.cards.fail(ADDRESS)
-        problem, well = self.tree.functions()
+        problem, well = self.tree.vgpus()
         self.assertIn('cannot be read: Is a directory', problem.problem or '')
         self.assertIsNone(well.problem)
 
@@ -76,7 +76,7 @@ class FunctionsTestCase(TreeTestCase):
     def test_one_that_goes_away_while_it_is_read_is_none(self) -> None:
         self.cards.add(CARD, 2, {})
         os.unlink(os.path.join(self.cards.root, 'bus/pci/devices', ADDRESS, 'physfn'))
-        self.assertEqual(['0000:3d:00.5'], [function.address for function in self.tree.functions()])
+        self.assertEqual(['0000:3d:00.5'], [function.address for function in self.tree.vgpus()])
 
     def test_one_that_cannot_be_looked_for_is_no_answer(self) -> None:
         self.cards.add(CARD, 1, {})
@@ -93,7 +93,7 @@ class FunctionsTestCase(TreeTestCase):
 
         self.patch(os, 'stat', refused)
         self.cards.fail(ADDRESS)
-        self.assertEqual([True, False], [function.problem is not None for function in self.tree.functions()])
+        self.assertEqual([True, False], [function.problem is not None for function in self.tree.vgpus()])
 
 
 class TypesTestCase(TreeTestCase):
@@ -129,7 +129,7 @@ class UnknownFormTestCase(TreeTestCase):
     def test_is_unknown_and_not_nothing_and_costs_itself_alone(self) -> None:
         self.cards.add(CARD, 2, {'558': ('NVIDIA L40-1B', 2)})
         self.write(f'nvidia/{self.name}', self.text)
-        bad, good = self.tree.functions()
+        bad, good = self.tree.vgpus()
         self.assertIn(f'nvidia/{self.name} of {ADDRESS}', str(bad.problem))
         self.assertIn(self.where, str(bad.problem))
         self.assertNotIn('secret', str(bad.problem))
@@ -144,7 +144,7 @@ class DriverTestCase(TreeTestCase):
         self.functions = self.cards.add(CARD, 3, {'558': ('NVIDIA L40-1B', 2), '559': ('NVIDIA L40-2B', 1)})
 
     def lists(self) -> list[list[str]]:
-        return [sorted(function.creatable) for function in self.tree.functions()]
+        return [sorted(function.creatable) for function in self.tree.vgpus()]
 
     def refused(self, function: str, number: str) -> int | None:
         return self.assertRaises(OSError, self.tree.set_type, function, number).errno

@@ -33,7 +33,6 @@ from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt import guest_xml
 from devicetrack.virt.libvirt import nodedev_xml
-from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt import vfio_migration
 from devicetrack.virt.libvirt import vgpu_sysfs
 from devicetrack.virt.libvirt.kinds import api
@@ -58,7 +57,6 @@ class VF(api.DeviceKind):
         super().__init__(conf, hypervisor)
         self.options = type_options.read_vfs(conf)
         self.tree = vgpu_sysfs.VGPUs(self.options.sysfs_root)
-        self._functions = pci_sysfs.Tree(self.options.sysfs_root)
         self._attributes = attributes.paths(conf)
         self._idle: set[str] = set()            # types with a warning that no function has them
         self._no_cards: set[str] = set()        # warnings about addresses without functions
@@ -71,7 +69,7 @@ class VF(api.DeviceKind):
         return self.options.are_naming(stored)
 
     def own_path(self, assignment: DeviceAssignment) -> str | None:
-        return self.tree.parent_path(assignment.identifier)
+        return self.tree.path(assignment.identifier)
 
     @property
     def resource_classes(self) -> frozenset[str]:
@@ -88,22 +86,22 @@ class VF(api.DeviceKind):
         for address in sorted(self.tree.parents()):
             for vgpu_type in self.options.types_of(address):
                 named = MigrationType(self.name, nodedev_xml.pci_name(address), vgpu_type.id)
-                directory = self.tree.parent_path(address)
+                directory = self.tree.path(address)
                 found.append(self._attributes.read(self.tree.root, named, directory, directory))
         return found
 
     # -- stock --------------------------------------------------------------------------------------------------------
 
     def stock(self) -> api.Stock:
-        functions = self.tree.functions()
+        functions = self.tree.vgpus()
         devices: list[InventoryDevice] = []
         there: set[str] = set()
         by_parent = sorted(functions, key=lambda function: function.parent)
         for parent, siblings in itertools.groupby(by_parent, key=lambda function: function.parent):
             if types := self.options.types_of(parent):
-                silence = self._functions.silence(parent)
+                silence = self.tree.silence(parent)
                 found = self._devices(parent, types, [function._replace(
-                    problem=function.problem or silence or self._functions.silence(function.address))
+                    problem=function.problem or silence or self.tree.silence(function.address))
                     for function in siblings])
                 devices += found
                 there.update(details.from_text(device.details).type for device in found)
@@ -191,12 +189,12 @@ class VF(api.DeviceKind):
 
     def realize(self, assignment: DeviceAssignment) -> Realized:
         wanted = assignment.details
-        if self.tree.card(assignment.identifier) is None and self._functions.has_left(
+        if self.tree.card(assignment.identifier) is None and self.tree.has_left(
                 wanted.parent_address, _DRIVER):
             raise exception.ParentGone(self.name, wanted.parent, wanted.type, 'nothing of it is at its address')
         function, origin = self._there(assignment, exception.RealizeFailed), wanted.origin
         for address in (function.parent, function.address):
-            if (silence := self._functions.silence(address)) is not None:
+            if (silence := self.tree.silence(address)) is not None:
                 raise exception.RealizeFailed(*assignment.key, silence)
         if function.current == vgpu_sysfs.NO_TYPE:
             # This call sets the type, so the release has to remove it. An adopted function loses its type at a boot.
@@ -235,7 +233,7 @@ class VF(api.DeviceKind):
         :param unreadable: the error if its types cannot be read
         :raises DeviceGone: there is none at its address, or it belongs to another card
         """
-        function = self.tree.function(assignment.identifier)
+        function = self.tree.vgpu(assignment.identifier)
         if function is None and self.tree.card(assignment.identifier) == assignment.details.parent_address:
             # After a boot its driver may come late.
             raise unreadable(*assignment.key, "NVIDIA's driver does not have it")
