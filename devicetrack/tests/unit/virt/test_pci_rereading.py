@@ -129,6 +129,15 @@ class ReadInFullTestCase(RereadingTestCase):
         self.host.hide_interface(IGB)
         self.assertEqual([IGB], self.read_late())
 
+    def test_virtual_functions_that_are_kept_belong_to_their_card_as_it_is_now(self) -> None:
+        self.host.add_igb(IGB)
+        first, second = self.host.make_vfs(IGB, 2)
+        self.read()
+        self.host.hide_interface(IGB)
+        self.assertEqual([IGB], self.read_late())
+        card, *vfs = self.tree.functions_again()
+        self.assertEqual([(first, card), (second, card)], [(vf.address, vf.parent) for vf in vfs])
+
     def test_what_an_administrator_writes_shows_in_time(self) -> None:
         self.host.add_igb(IGB)
         self.tree.functions_again()

@@ -77,6 +77,13 @@ class FunctionsTestCase(TreeTestCase):
                           for vf in map(found.__getitem__, vfs)])
         self.assertEqual(4, len({function.iommu_group for function in found.values()}))
 
+    def test_a_virtual_function_has_the_physical_one_with_it(self) -> None:
+        self.host.add_igb(IGB)
+        vf, = self.host.make_vfs(IGB, 1)
+        card, alone = self.read()[IGB], self.tree.function(vf)
+        self.assertEqual(([card], card, None), ([one.parent for one in self.read().values() if one.physfn],
+                                                alone and alone.parent, card.parent))
+
     def test_virtual_functions_in_the_order_of_their_numbers(self) -> None:
         self.host.add(IGB, pci_models.IGB._replace(total_vfs=12))
         self.assertEqual(tuple(self.host.make_vfs(IGB, 12)), self.read()[IGB].vfs)

@@ -80,7 +80,7 @@ class FunctionsTestCase(TreeTestCase):
 
     def test_one_that_cannot_be_looked_for_is_no_answer(self) -> None:
         self.cards.add(CARD, 1, {})
-        self.assertRaises(exception.CommandFailed, self.tree.function, 'x' * 300)
+        self.assertRaises(exception.CommandFailed, self.tree.vgpu, 'x' * 300)
 
     def test_and_has_a_problem_beside_others(self) -> None:
         self.cards.add(CARD, 2, {})
