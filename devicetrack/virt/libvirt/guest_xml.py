@@ -120,6 +120,22 @@ class _Mdev(Form):
         _address_of(element, document).set('uuid', self.address(partner, document))
 
 
+def pci_attributes(address: str) -> str:
+    """Return a PCI address as the attributes of an element ``address``."""
+    domain, bus, rest = address.split(':')
+    slot, function = rest.split('.')
+    return f"domain='0x{domain}' bus='0x{bus}' slot='0x{slot}' function='0x{function}'"
+
+
+def pci_hostdev(address: str, managed: str) -> str:
+    """Make the element of a PCI function in a guest's definition.
+
+    :param managed: ``yes`` if libvirt binds the function to the driver for guests, and back
+    """
+    return (f"<hostdev mode='subsystem' type='pci' managed='{managed}'><source><address {pci_attributes(address)}/>"
+            '</source></hostdev>')
+
+
 class _PCI(Form):
     """PCI devices. Guests also have network cards and disks of this form.
 

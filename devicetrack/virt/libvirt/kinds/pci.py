@@ -633,10 +633,5 @@ class PCI(api.DeviceKind):
     def _guest_element(self, function: pci_sysfs.Function, port: Port | None) -> str:
         spec = self.options.ours(function)
         managed = 'yes' if spec is None or spec.managed else 'no'
-        domain, bus, rest = function.address.split(':')
-        slot, number = rest.split('.')
-        address = f"domain='0x{domain}' bus='0x{bus}' slot='0x{slot}' function='0x{number}'"
-        if port is not None:
-            return pci_ports.element(address, port, managed)
-        return (f"<hostdev mode='subsystem' type='pci' managed='{managed}'><source><address {address}/></source>"
-                '</hostdev>')
+        return guest_xml.pci_hostdev(function.address, managed) if port is None else pci_ports.element(
+            function.address, port, managed)

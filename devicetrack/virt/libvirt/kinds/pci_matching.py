@@ -29,30 +29,22 @@ _ID_DIGITS: Final = 4
 _HEX: Final = re.compile('(?:0[xX])?([0-9a-fA-F]+)')
 
 
-class Glob(NamedTuple):
-    """An address in which any field may be :data:`ANY`; the other fields are as in sysfs."""
+class Addresses(NamedTuple):
+    """The addresses that an option means: an expression for each field, which need not reach the end of the field.
 
-    fields: tuple[str, ...]
-
-    def matches(self, address: str) -> bool:
-        return all(mine in (ANY, theirs) for mine, theirs in zip(self.fields, _split(address), strict=True))
-
-    def is_of(self, address: str) -> bool:
-        """Whether it is this one address and no other."""
-        return self.fields == _split(address)
-
-
-class Expressions(NamedTuple):
-    """A regular expression for each field of an address."""
+    ``texts`` are the fields as they are written. ``exact`` says that each is :data:`ANY` or a whole field as in sysfs.
+    """
 
     patterns: tuple[re.Pattern[str], ...]
+    texts: tuple[str, ...]
+    exact: bool
 
     def matches(self, address: str) -> bool:
         return all(mine.match(theirs) for mine, theirs in zip(self.patterns, _split(address), strict=True))
 
     def is_of(self, address: str) -> bool:
-        """Whether it spells out this one address."""
-        return tuple(pattern.pattern for pattern in self.patterns) == _split(address)
+        """Whether this spells out that one address."""
+        return self.texts == _split(address)
 
 
 class Match(NamedTuple):
@@ -60,7 +52,7 @@ class Match(NamedTuple):
 
     vendor_id: str | None = None
     product_id: str | None = None
-    address: Glob | Expressions | None = None
+    address: Addresses | None = None
     devname: str | None = None
 
     def matches(self, function: Function) -> bool:
@@ -104,9 +96,9 @@ def read(entry: json_entries.Entry) -> Match:
 
 def one_address(match: Match) -> str | None:
     """Return the single address that a match spells out; None if it may mean several addresses, or none."""
-    if not isinstance(match.address, Glob) or ANY in match.address.fields:
+    if match.address is None or not match.address.exact or ANY in match.address.texts:
         return None
-    domain, bus, slot, function = match.address.fields
+    domain, bus, slot, function = match.address.texts
     return f'{domain}:{bus}:{slot}.{function}'
 
 
@@ -131,7 +123,7 @@ def _hex(text: str, largest: int, digits: int, what: str) -> str:
     return format(int(found[1], 16), f'0{digits}x')
 
 
-def _address(entry: json_entries.Entry, address: Any) -> Glob | Expressions | None:
+def _address(entry: json_entries.Entry, address: Any) -> Addresses | None:
     if not address and (address is None or isinstance(address, (str, dict))):
         return None
     try:
@@ -145,7 +137,7 @@ def _address(entry: json_entries.Entry, address: Any) -> Glob | Expressions | No
                                    f'object with {", ".join(_FIELDS)}')
 
 
-def _glob(text: str) -> Glob | None:
+def _glob(text: str) -> Addresses | None:
     front, _dot, function = text.partition('.')
     fields = front.split(':') if front else []
     if len(fields) > 3:
@@ -153,16 +145,17 @@ def _glob(text: str) -> Glob | None:
     written = [ANY] * (3 - len(fields)) + [field.strip() or ANY for field in fields] + [function.strip() or ANY]
     if set(written) == {ANY}:
         return None
-    return Glob(tuple(
-        field if field == ANY else _hex(field, largest, digits, name)
-        for field, largest, digits, name in zip(written, _LARGEST, _DIGITS, _FIELDS, strict=True)))
+    texts = tuple(field if field == ANY else _hex(field, largest, digits, name)
+                  for field, largest, digits, name in zip(written, _LARGEST, _DIGITS, _FIELDS, strict=True))
+    return Addresses(tuple(re.compile('' if text == ANY else f'{text}$') for text in texts), texts, True)
 
 
-def _expressions(fields: Mapping[str, Any]) -> Expressions:
+def _expressions(fields: Mapping[str, Any]) -> Addresses:
     for name in fields:
         if name not in _FIELDS:
             raise ValueError(f'{name!r} is no part of an address: write {", ".join(_FIELDS)}')
-    return Expressions(tuple(_expression(name, fields.get(name, '.*')) for name in _FIELDS))
+    patterns = tuple(_expression(name, fields.get(name, '.*')) for name in _FIELDS)
+    return Addresses(patterns, tuple(pattern.pattern for pattern in patterns), False)
 
 
 def _expression(name: str, text: Any) -> re.Pattern[str]:

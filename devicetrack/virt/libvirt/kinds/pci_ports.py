@@ -19,6 +19,7 @@ from devicetrack import log
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import PCIDetails
 from devicetrack.objects.network_port import Port
+from devicetrack.virt.libvirt import guest_xml
 from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt import vf_link
 from devicetrack.virt.libvirt import vf_ports
@@ -85,13 +86,10 @@ def _set(tree: pci_sysfs.Tree, function: pci_sysfs.Function, mac: str, vlan: int
 
 
 def element(address: str, port: Port, managed: str) -> str:
-    """Make the element of a port in a guest's definition.
-
-    :param address: the XML attributes with the address of its function
-    """
+    """Make the element of a port in a guest's definition."""
     vlan = f"<vlan><tag id='{port.vlan}'/></vlan>" if port.vlan else ''
     return (f"<interface type='hostdev' managed='{managed}'><mac address={quoteattr(port.mac)}/>"
-            f"<source><address type='pci' {address}/></source>{vlan}</interface>")
+            f"<source><address type='pci' {guest_xml.pci_attributes(address)}/></source>{vlan}</interface>")
 
 
 def differences(tree: pci_sysfs.Tree, recorded: Mapping[str, PCIDetails],

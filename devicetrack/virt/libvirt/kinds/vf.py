@@ -321,12 +321,8 @@ class VF(api.DeviceKind):
         self._check_type(assignment, function)
         if function.current == vgpu_sysfs.NO_TYPE:
             raise exception.DeviceGone(*assignment.key, 'it has no vGPU type')
-        domain, bus, rest = function.address.split(':')
-        slot, number = rest.split('.')
         # If it were managed, libvirt would bind it to another driver.
-        return ("<hostdev mode='subsystem' type='pci' managed='no'><source>"
-                f"<address domain='0x{domain}' bus='0x{bus}' slot='0x{slot}' function='0x{number}'/>"
-                '</source></hostdev>')
+        return guest_xml.pci_hostdev(function.address, 'no')
 
 
 def _can_be_given(function: VGPUFunction, vgpu_type: str) -> bool:
