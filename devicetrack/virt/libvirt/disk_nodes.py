@@ -20,7 +20,7 @@ _CONTROLLER: Final = re.compile(r'nvme[0-9]+')
 _SUBSYSTEM: Final = re.compile(r'nvme-subsys[0-9]+')
 
 
-@privileged.opening_in_sysfs
+@privileged.entry(of_sysfs=True, opens=True)
 def open_disk(sysfs: str, address: str, name: str, size_bytes: int, writing: bool = True) -> int:
     """Open a disk of a PCI function for reading, and for writing if wanted. The caller closes the descriptor.
 

@@ -86,7 +86,7 @@ def _opened(sysfs: str, address: str) -> Iterator[int]:
         os.close(fd)
 
 
-@privileged.answering(lambda fields: nvme_admin.Controller(*fields))
+@privileged.entry(of_sysfs=True, made=lambda fields: nvme_admin.Controller(*fields))
 def read_controller(sysfs: str, address: str) -> nvme_admin.Controller:
     """Ask the controller of a PCI function what it can do.
 
@@ -126,7 +126,7 @@ def _namespaces(found: Mapping[int, Sequence[Any]]) -> Mapping[int, nvme_admin.N
             for nsid, (blocks, block_bytes, form, *others) in found.items()}
 
 
-@privileged.answering(_namespaces)
+@privileged.entry(of_sysfs=True, made=_namespaces)
 def read_namespaces(sysfs: str, address: str) -> Mapping[int, nvme_admin.NVMeNamespace]:
     """Ask the controller of a PCI function for its namespaces, by their identifiers.
 
@@ -143,7 +143,7 @@ def read_namespaces(sysfs: str, address: str) -> Mapping[int, nvme_admin.NVMeNam
         return found
 
 
-@privileged.answering(lambda fields: NVMeSubsystem(
+@privileged.entry(of_sysfs=True, made=lambda fields: NVMeSubsystem(
     {vf: nvme_admin.Secondary(*one) for vf, one in fields[0].items()}, *fields[1:]))
 def read_subsystem(sysfs: str, address: str) -> NVMeSubsystem:
     """Ask the controller of a physical function for its secondary controllers, and for all namespaces.
@@ -422,7 +422,7 @@ def start_sanitize(sysfs: str, address: str, disks: Sequence[tuple[str, int]], a
         nvme_admin.start_sanitize(fd, action)
 
 
-@privileged.answering(lambda fields: nvme_admin.SanitizeStatus(*fields))
+@privileged.entry(of_sysfs=True, made=lambda fields: nvme_admin.SanitizeStatus(*fields))
 def sanitize_status(sysfs: str, address: str) -> nvme_admin.SanitizeStatus:
     """Ask the controller of a PCI function for the state of its last sanitize operation.
 

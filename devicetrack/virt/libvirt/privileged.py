@@ -8,7 +8,7 @@
   ``nvme_controllers`` asks and commands the controllers of NVMe disks.
 
 A service that runs as root does this work itself. Any other service uses oslo.privsep, whose daemon runs the functions
-that the decorators here mark, and no others. Anybody with the service's rights may call these with
+that :func:`entry` marks, and no others. Anybody with the service's rights may call these with
 any arguments. So none of them takes a program, the path of a file to write, or a descriptor. The daemon opens a device
 and sends the descriptor through a unix socket of the caller (SCM_RIGHTS, unix(7)). So a child of the service can wipe
 the device: the child can outlive the service and the daemon, and its only right is the descriptor.
@@ -78,64 +78,44 @@ _OVERRIDES: Final[dict[str, threading.Lock]] = {}
 _Function = TypeVar('_Function', bound=Callable[..., Any])
 
 
-def function(of: _Function) -> _Function:
+def entry(of_sysfs: bool = False, opens: bool = False, made: Callable[[Any], object] = lambda answer: answer
+          ) -> Callable[[_Function], _Function]:
     """Let the daemon run a function if this process does not have root's rights.
 
-    Its arguments are given by position. They and its answer are simple values, as oslo.privsep passes them on. It makes
-    tuples of lists and of named tuples. Of the errors OSError and CommandFailed pass.
+    The arguments of the function are given by position. They and its answer are simple values, as oslo.privsep passes
+    them on. It makes tuples of lists and of named tuples. Of the errors OSError and CommandFailed pass. The function
+    raises OSError if there is no privileged daemon, or it failed.
 
-    :raises OSError: there is no privileged daemon, or it failed
+    :param of_sysfs: the first argument is where sysfs is. The daemon knows only the host's, and its callers do not name
+        it. A tree elsewhere belongs to the caller, who uses it without the daemon
+    :param opens: the function opens something and returns the descriptor, which the caller closes. The daemon gets the
+        path of a socket as one more argument, and sends the descriptor there: see :mod:`.descriptors`
+    :param made: makes the answer again of the daemon's simple values
     """
-    return _entry_point(of)
+    def marked(of: _Function) -> _Function:
+        @functools.wraps(of)
+        def run(*arguments: Any) -> Any:
+            if root.is_daemon:
+                place = (root.SYSFS,) if of_sysfs else ()
+                if not opens:
+                    return of(*place, *arguments)
+                *wanted, socket_path = arguments
+                return descriptors.send(lambda: of(*place, *wanted), socket_path)
+            if root.has_rights(arguments[0] if of_sysfs else None):
+                return of(*arguments)
+            asked = arguments[1:] if of_sysfs else arguments
+            if opens:
+                return descriptors.receive(lambda socket_path: _ask_daemon(run, *asked, socket_path), NDCTL_TIMEOUT_S)
+            return made(_ask_daemon(run, *asked))
+
+        root.ENTRY_POINTS.add(run)
+        return cast(_Function, run)
+
+    return marked
 
 
-def opening(of: _Function) -> _Function:
-    """As :func:`function`, for a function that opens something and returns the descriptor, which the caller closes.
-
-    The daemon gets the path of a socket as one more argument, and sends the descriptor there: see :mod:`.descriptors`.
-    """
-    return _entry_point(of, is_opening=True)
-
-
-def in_sysfs(of: _Function) -> _Function:
-    """As :func:`function`, for a function whose first argument is where sysfs is.
-
-    The daemon knows only the host's sysfs, and its callers do not name it. A tree elsewhere belongs to the caller, who
-    uses it without the daemon.
-    """
-    return _entry_point(of, is_in_sysfs=True)
-
-
-def opening_in_sysfs(of: _Function) -> _Function:
-    """As :func:`in_sysfs` and as :func:`opening`."""
-    return _entry_point(of, is_in_sysfs=True, is_opening=True)
-
-
-def answering(made: Callable[[Any], object]) -> Callable[[_Function], _Function]:
-    """As :func:`in_sysfs`, for a function whose answer ``made`` makes again of the daemon's simple values."""
-    return lambda of: _entry_point(of, is_in_sysfs=True, made=made)
-
-
-def _entry_point(of: _Function, is_in_sysfs: bool = False, is_opening: bool = False,
-                 made: Callable[[Any], object] = lambda answer: answer) -> _Function:
-    @functools.wraps(of)
-    def run(*arguments: Any) -> Any:
-        if root.is_daemon:
-            place = (root.SYSFS,) if is_in_sysfs else ()
-            if not is_opening:
-                return of(*place, *arguments)
-            *wanted, socket_path = arguments
-            return descriptors.send(lambda: of(*place, *wanted), socket_path)
-        if root.has_rights(arguments[0] if is_in_sysfs else None):
-            return of(*arguments)
-        if is_in_sysfs:
-            arguments = arguments[1:]
-        if is_opening:
-            return descriptors.receive(lambda socket_path: _ask_daemon(run, *arguments, socket_path), NDCTL_TIMEOUT_S)
-        return made(_ask_daemon(run, *arguments))
-
-    root.ENTRY_POINTS.add(run)
-    return cast(_Function, run)
+function: Final = entry()
+in_sysfs: Final = entry(of_sysfs=True)
 
 
 def _ask_daemon(of: Callable[..., Any], *arguments: object) -> Any:
@@ -208,7 +188,7 @@ def program(path: str) -> str:
     return found
 
 
-@opening
+@entry(opens=True)
 def open_dax(path: str, size_bytes: int) -> int:
     """Open a device-dax character device for reading and writing. The caller closes the descriptor.
 
