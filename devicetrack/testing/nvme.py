@@ -28,7 +28,7 @@ from devicetrack.virt.libvirt import disk_nodes
 from devicetrack.virt.libvirt import jobs
 from devicetrack.virt.libvirt import nvme_admin
 from devicetrack.virt.libvirt import nvme_controllers
-from devicetrack.virt.libvirt import privileged
+from devicetrack.virt.libvirt import pci_privileged
 
 MIB: Final = 1 << 20
 # The block sizes of the LBA formats, by their numbers, as shifts: 512 and 4096 bytes.
@@ -282,7 +282,7 @@ class Controllers(fixtures.Fixture):
                 self._put(os.path.join(inside, 'queue/logical_block_size'), str(namespace.block))
 
     def _open_controller(self, _sysfs: str, address: str) -> int:
-        privileged.path_of(self._host.root, address)
+        pci_privileged.path_of(self._host.root, address)
         if address not in self.controllers:
             raise OSError(errno.ENODEV, f'{address} has no NVMe controller now')
         fd = os.open('/dev/null', os.O_RDWR | os.O_CLOEXEC)
@@ -290,7 +290,7 @@ class Controllers(fixtures.Fixture):
         return fd
 
     def _open_disk(self, sysfs: str, address: str, name: str, _size_bytes: int, _writing: bool) -> int:
-        privileged.check_own_use(sysfs, address)
+        pci_privileged.check_own_use(sysfs, address)
         return os.open(self.controllers[address].namespaces[int(name.rpartition('n')[2])].path, os.O_RDWR)
 
     def _submit(self, fd: int, command: nvme_admin.Command, size: int = 0, data: bytes = b'') -> bytes:

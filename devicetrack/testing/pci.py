@@ -33,6 +33,7 @@ from devicetrack.testing import host_files
 from devicetrack.testing import pci_links
 from devicetrack.testing import pci_models
 from devicetrack.testing.pci_models import Model
+from devicetrack.virt.libvirt import pci_privileged
 from devicetrack.virt.libvirt import pci_use
 from devicetrack.virt.libvirt import pci_variants
 from devicetrack.virt.libvirt import privileged
@@ -117,7 +118,7 @@ class PCIHost(host_files.HostFiles):
         self.useFixture(fixtures.MonkeyPatch(f'{privileged.__name__}.write_attribute', self._store))
         self.useFixture(fixtures.MonkeyPatch(f'{privileged.__name__}.write_apart', self._store_apart))
         self.useFixture(fixtures.MonkeyPatch(f'{privileged.__name__}.is_group_open', self._is_open))
-        self.useFixture(fixtures.MonkeyPatch(f'{privileged.__name__}.host_use', self.use))
+        self.useFixture(fixtures.MonkeyPatch(f'{pci_privileged.__name__}.host_use', self.use))
 
     # -- hardware -----------------------------------------------------------------------------------------------------
 

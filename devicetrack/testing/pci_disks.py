@@ -26,7 +26,7 @@ from devicetrack.testing import pci
 from devicetrack.virt.libvirt import disk_nodes
 from devicetrack.virt.libvirt import nvme_admin
 from devicetrack.virt.libvirt import nvme_controllers
-from devicetrack.virt.libvirt import privileged
+from devicetrack.virt.libvirt import pci_privileged
 
 _BLOCK_BYTES: Final = 512
 
@@ -92,5 +92,5 @@ class DiskHost(pci.PCIHost):
         if self.driver_of(address) != 'nvme' or name != f'{self.controller_of(address)}n1' \
                 or size_bytes != os.path.getsize(self._contents[address]):
             raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
-        privileged.check_own_use(sysfs, address)
+        pci_privileged.check_own_use(sysfs, address)
         return os.open(self._contents[address], (os.O_RDWR if writing else os.O_RDONLY) | os.O_CLOEXEC)

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import fixtures
 
+from devicetrack.virt.libvirt import pci_privileged
 from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt import root
 
@@ -46,9 +47,9 @@ class Cards(fixtures.Fixture):
         self._open: set[str] = set()
         self._make('bus/pci/devices')
         self._vfio = self._make('vfio')
-        self._set_type, self._is_group_open = privileged.set_vgpu_type, privileged.is_group_open
+        self._set_type, self._is_group_open = pci_privileged.set_vgpu_type, privileged.is_group_open
         self.useFixture(fixtures.MonkeyPatch(f'{root.__name__}.VFIO', self._vfio))
-        self.useFixture(fixtures.MonkeyPatch(f'{privileged.__name__}.set_vgpu_type', self._store))
+        self.useFixture(fixtures.MonkeyPatch(f'{pci_privileged.__name__}.set_vgpu_type', self._store))
         self.useFixture(fixtures.MonkeyPatch(f'{privileged.__name__}.is_group_open', self._is_open))
 
     # -- hardware -----------------------------------------------------------------------------------------------------
@@ -111,7 +112,7 @@ class Cards(fixtures.Fixture):
 
         :raises OSError: the driver refuses the type
         """
-        privileged.set_vgpu_type(self.root, function, int(number))
+        pci_privileged.set_vgpu_type(self.root, function, int(number))
 
     @contextlib.contextmanager
     def opened(self, function: str) -> Iterator[None]:

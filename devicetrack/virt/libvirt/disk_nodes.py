@@ -11,6 +11,7 @@ from typing import Final
 from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.virt.libvirt import device_users
+from devicetrack.virt.libvirt import pci_privileged
 from devicetrack.virt.libvirt import pci_use
 from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt import root
@@ -56,7 +57,7 @@ def open_here(sysfs: str, address: str, name: str, size_bytes: int, writing: boo
             raise OSError(errno.EINVAL, f'it does not have {size_bytes} bytes')
         device_users.check_alone(fd)
         # That sees the users of the disk itself. A process may have a partition of it or its character device.
-        privileged.check_own_use(sysfs, address)
+        pci_privileged.check_own_use(sysfs, address)
         # That sees nodes in /dev, and those of their kernel's names. A container may have others.
         _check_ways_around(sysfs, address, name)
     except BaseException:

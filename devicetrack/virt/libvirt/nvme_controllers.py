@@ -26,6 +26,7 @@ from devicetrack.virt.libvirt import disk_nodes
 from devicetrack.virt.libvirt import jobs
 from devicetrack.virt.libvirt import nvme_admin
 from devicetrack.virt.libvirt import pci_namespaces
+from devicetrack.virt.libvirt import pci_privileged
 from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt import root
@@ -55,7 +56,7 @@ def open_controller(sysfs: str, address: str) -> int:
 
     :raises OSError: the function has no controller now, or its node is another device's
     """
-    function = privileged.path_of(sysfs, address)
+    function = pci_privileged.path_of(sysfs, address)
     try:
         names = [name for name in os.listdir(os.path.join(function, 'nvme')) if pci_sysfs.NVME_NAME.fullmatch(name)]
     except FileNotFoundError:
@@ -169,11 +170,11 @@ def bring_online(sysfs: str, address: str) -> None:
     :raises OSError: EBUSY: a guest has it; ENOSPC: there are not enough queues or interrupts; EIO: the controller is
         still offline afterwards; else as :func:`read_controller`
     """
-    directory = privileged.path_of(sysfs, address)
+    directory = pci_privileged.path_of(sysfs, address)
     if not _is_virtual(directory):
         raise OSError(errno.EINVAL, f'{address} is not a virtual function')
     physfn = os.path.basename(privileged.below(sysfs, os.path.join(directory, 'physfn')))
-    vfs = privileged.numbered_vfs(privileged.path_of(sysfs, physfn))
+    vfs = pci_privileged.numbered_vfs(pci_privileged.path_of(sysfs, physfn))
     number = next((number for number, one in vfs.items() if one == address), None)
     if number is None:
         raise OSError(errno.ENODEV, f'{physfn} does not have {address} as a virtual function')
@@ -181,7 +182,7 @@ def bring_online(sysfs: str, address: str) -> None:
         one = _secondary(fd, number + 1)
         if not one.is_online:
             # The controller starts anew, so a guest that has it would lose the commands in progress.
-            privileged.check_no_guest(sysfs, address)
+            pci_privileged.check_no_guest(sysfs, address)
             for resource, least, has in ((nvme_admin.QUEUES, _LEAST_QUEUES, one.queues),
                                          (nvme_admin.INTERRUPTS, _LEAST_INTERRUPTS, one.interrupts)):
                 of = nvme_admin.capabilities(fd)[resource]
@@ -226,7 +227,7 @@ def to_erase(sysfs: str, address: str, disks: Sequence[tuple[str, int]]) -> Iter
     :param disks: the name and the bytes of each that the caller knows
     :raises OSError: EBUSY: somebody uses them, or the driver shows other disks; else, they cannot be opened
     """
-    privileged.check_unused(sysfs, address)
+    pci_privileged.check_unused(sysfs, address)
     shown = pci_namespaces.shown(pci_sysfs.Tree(sysfs), address)
     # A disk that the caller left out would stay open to others while the controller erases it.
     if shown is None or {(disk.name, disk.size_bytes) for disk in shown} != set(map(tuple, disks)):
@@ -249,7 +250,7 @@ def to_format(sysfs: str, address: str, disks: Sequence[tuple[str, int]]) -> Ite
     with to_erase(sysfs, address, disks) as (fd, fds):
         controller = nvme_admin.identify_controller(fd)
         if controller.formats_all_at_once and (
-                _is_virtual(privileged.path_of(sysfs, address)) or _others(fd, controller) != ()):
+                _is_virtual(pci_privileged.path_of(sysfs, address)) or _others(fd, controller) != ()):
             raise OSError(errno.EINVAL, f'a format of one namespace reaches all (FNA), and {address} is a virtual '
                                         'function or its NVM subsystem has other controllers, or may have some')
         yield fd, fds
@@ -392,7 +393,7 @@ def create_namespace(sysfs: str, address: str, disks: Sequence[tuple[str, int]],
 
 def _secondaries_without_owner(sysfs: str, address: str, fd: int) -> set[int]:
     """Return the numbers of the secondary controllers whose virtual functions do not exist."""
-    vfs = privileged.numbered_vfs(privileged.path_of(sysfs, address))
+    vfs = pci_privileged.numbered_vfs(pci_privileged.path_of(sysfs, address))
     return {one.cntlid for one in _secondaries(fd) if one.vf - 1 not in vfs}
 
 
@@ -413,7 +414,7 @@ def start_sanitize(sysfs: str, address: str, disks: Sequence[tuple[str, int]], a
     """
     if action not in (nvme_admin.BLOCK_ERASE, nvme_admin.OVERWRITE, nvme_admin.CRYPTO_ERASE):
         raise OSError(errno.EINVAL, 'not a sanitize action')
-    if _is_virtual(privileged.path_of(sysfs, address)):
+    if _is_virtual(pci_privileged.path_of(sysfs, address)):
         raise OSError(errno.EINVAL, f'{address} is a virtual function, and a sanitize operation erases all of its disk')
     with to_erase(sysfs, address, disks) as (fd, _disks):
         if _others(fd, nvme_admin.identify_controller(fd)) != ():

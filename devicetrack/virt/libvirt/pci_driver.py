@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 
+from devicetrack.virt.libvirt import pci_privileged
 from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt import pci_variants
 from devicetrack.virt.libvirt import privileged
@@ -45,17 +46,17 @@ def bring_back(tree: pci_sysfs.Tree, address: str, driver: str) -> None:
         if stays:
             return
     elif pci_variants.is_vfio(tree.driver_override(address)):
-        privileged.set_driver_override(tree.root, address, None)
+        pci_privileged.set_driver_override(tree.root, address, None)
     # VFIO resets a function when a guest's process closes it. An earlier run that was killed between two steps may have
     # left the reset to this one. Reset before unbinding: after a crash in between, a function whose own driver is none
     # would look as if it were back, but without a reset.
     if function.reset_methods:
-        privileged.reset(tree.root, address, None)
+        pci_privileged.reset(tree.root, address, None)
     if is_vfio:
-        privileged.set_driver_override(tree.root, address, None)
-        privileged.unbind(tree.root, address)
+        pci_privileged.set_driver_override(tree.root, address, None)
+        pci_privileged.unbind(tree.root, address)
     if driver:
-        privileged.probe(tree.root, address)
+        pci_privileged.probe(tree.root, address)
     found = _there(tree, address).driver or ''
     if found != driver:
         raise OSError(errno.EIO, f'its driver is {found or "none"} after the kernel looked for {driver or "none"}')

@@ -12,6 +12,7 @@ from typing import Final
 from typing import NamedTuple
 
 from devicetrack.virt.libvirt import kernel_files
+from devicetrack.virt.libvirt import pci_privileged
 from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt import vf_link
 
@@ -30,9 +31,9 @@ def set_port(sysfs: str, address: str, mac: str, vlan: int, trusted: bool) -> No
     refuses to remove a MAC address, the function gets :data:`.vf_link.INSTEAD_OF_NO_MAC`.
 
     :raises OSError: EINVAL: it is not a virtual function, or the settings are invalid; EBUSY: somebody uses it, as
-        :func:`.privileged.unbind` says; ENODEV: its physical function does not have exactly one network interface here;
-        EIO: the kernel reports other settings afterwards; else, the kernel refuses a setting, which the message names,
-        or there is no privileged daemon. After an error the function may have some of the settings
+        :func:`.pci_privileged.unbind` says; ENODEV: its physical function does not have exactly one network interface
+        here; EIO: the kernel reports other settings afterwards; else, the kernel refuses a setting, which the message
+        names, or there is no privileged daemon. After an error the function may have some of the settings
     """
     try:
         vf_link.check(mac, vlan, trusted)
@@ -46,7 +47,7 @@ def set_port(sysfs: str, address: str, mac: str, vlan: int, trusted: bool) -> No
             not wanted.is_blank and _has_guest(sysfs, address))):
         return
     # A guest that uses the function would lose its network, and so would the host.
-    privileged.check_unused(sysfs, address)
+    pci_privileged.check_unused(sysfs, address)
     try:
         vf_link.write(place.interface_index, place.number, before, wanted)
     except OSError as error:
@@ -62,7 +63,7 @@ def set_port(sysfs: str, address: str, mac: str, vlan: int, trusted: bool) -> No
 
 def _has_guest(sysfs: str, address: str) -> bool:
     try:
-        privileged.check_no_guest(sysfs, address)
+        pci_privileged.check_no_guest(sysfs, address)
     except OSError as error:
         if error.errno != errno.EBUSY:
             raise
@@ -107,7 +108,7 @@ def place_of(sysfs: str, address: str) -> VFPlace:
 
     :raises OSError: it is not a virtual function, or its physical function does not have exactly one interface here
     """
-    directory = privileged.path_of(sysfs, address)
+    directory = pci_privileged.path_of(sysfs, address)
     if not os.path.lexists(os.path.join(directory, 'physfn')):
         raise OSError(errno.EINVAL, f'{address} is not a virtual function')
     physfn = privileged.below(sysfs, os.path.join(directory, 'physfn'))
@@ -142,7 +143,7 @@ def uplink(sysfs: str, physfn: str) -> Uplink:
     :raises NoUplink: there is none here, or not exactly one
     :raises OSError: it cannot be read
     """
-    directory = privileged.path_of(sysfs, physfn)
+    directory = pci_privileged.path_of(sysfs, physfn)
     name = _only_uplink(directory)
     return Uplink(name, bool(int(kernel_files.text(directory, 'net', name, 'flags'), 16) & _UP))
 
@@ -150,7 +151,7 @@ def uplink(sysfs: str, physfn: str) -> Uplink:
 def has_no_uplink(sysfs: str, physfn: str) -> bool:
     """Whether a physical function certainly has no interface here."""
     try:
-        return not _uplinks(os.path.join(privileged.path_of(sysfs, physfn), 'net'))
+        return not _uplinks(os.path.join(pci_privileged.path_of(sysfs, physfn), 'net'))
     except OSError:
         return False
 

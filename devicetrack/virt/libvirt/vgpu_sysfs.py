@@ -33,6 +33,7 @@ from typing import NamedTuple
 
 from devicetrack import exception
 from devicetrack.virt.libvirt import kernel_files
+from devicetrack.virt.libvirt import pci_privileged
 from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt import privileged
 
@@ -136,7 +137,7 @@ class VGPUs(pci_sysfs.Tree):
 
         :raises OSError: the driver refused it
         """
-        privileged.set_vgpu_type(self.root, address, int(number))
+        pci_privileged.set_vgpu_type(self.root, address, int(number))
 
     def is_open(self, address: str) -> bool:
         """Whether a process has the function, or another function of its IOMMU group, open.

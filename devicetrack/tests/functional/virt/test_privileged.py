@@ -22,9 +22,10 @@ from devicetrack.virt.libvirt import root
 
 # Whoever adds one also adds what a hostile caller may ask it for, below.
 OFFERED = {
-    'privileged': ('check_host_use', 'is_dax_locked', 'is_vfio_group_open', 'open_dax', 'open_daxes', 'probe',
-                   'read_serial', 'remove_lost_definitions', 'remove_mdev', 'remove_mdev_definition', 'reset',
-                   'run_configured_ndctl', 'set_driver_override', 'set_vfs', 'set_vgpu_type', 'unbind'),
+    'privileged': ('is_dax_locked', 'is_vfio_group_open', 'open_dax', 'open_daxes', 'remove_lost_definitions',
+                   'remove_mdev', 'remove_mdev_definition', 'run_configured_ndctl'),
+    'pci_privileged': ('check_host_use', 'probe', 'read_serial', 'reset', 'set_driver_override', 'set_vfs',
+                       'set_vgpu_type', 'unbind'),
     'disk_nodes': ('open_disk',),
     'nvme_controllers': ('attach', 'bring_online', 'create_namespace', 'delete_namespace', 'format_in_daemon',
                          'read_controller', 'read_namespaces', 'read_subsystem', 'sanitize_status', 'start_sanitize'),
@@ -38,7 +39,7 @@ SERVICE = textwrap.dedent("""
     from oslo_config import cfg
     from oslo_privsep import comm, priv_context
     from devicetrack.conf import libvirt as options
-    from devicetrack.virt.libvirt import daemon, mdevctl, nvme_controllers, privileged, root
+    from devicetrack.virt.libvirt import daemon, mdevctl, nvme_controllers, pci_privileged, privileged, root
 
     directory = sys.argv[1]
     root.VFIO = root.SYSFS = root.DEVICES = directory
@@ -92,20 +93,20 @@ USES = SERVICE + textwrap.dedent("""
     said['open'] = privileged.is_vfio_group_open(7)
     said['no group'] = told(privileged.is_vfio_group_open, 8)
     privileged.remove_lost_definitions()
-    privileged.set_vgpu_type(root.SYSFS, '0000:3d:00.4', 558)
-    said['no function'] = told(privileged.set_vgpu_type, root.SYSFS, '0000:3d:00.5', 558)
+    pci_privileged.set_vgpu_type(root.SYSFS, '0000:3d:00.4', 558)
+    said['no function'] = told(pci_privileged.set_vgpu_type, root.SYSFS, '0000:3d:00.5', 558)
     function = '0000:3d:00.4'
-    privileged.set_driver_override(root.SYSFS, function, 'vfio-pci')
+    pci_privileged.set_driver_override(root.SYSFS, function, 'vfio-pci')
     # The mounts of this machine, by numbers of which the made sysfs has none.
-    privileged.unbind(root.SYSFS, function)
-    privileged.probe(root.SYSFS, function)
-    privileged.reset(root.SYSFS, function, None)
-    privileged.set_vfs(root.SYSFS, function, 2)
-    said['serial'] = privileged.read_serial(root.SYSFS, function)
+    pci_privileged.unbind(root.SYSFS, function)
+    pci_privileged.probe(root.SYSFS, function)
+    pci_privileged.reset(root.SYSFS, function, None)
+    pci_privileged.set_vfs(root.SYSFS, function, 2)
+    said['serial'] = pci_privileged.read_serial(root.SYSFS, function)
     said['no controller'] = told(nvme_controllers.read_controller, root.SYSFS, function)
-    said['no such function'] = told(privileged.probe, root.SYSFS, '0000:3d:00.5')
-    said['its own tree'] = told(privileged.set_driver_override, root.SYSFS + '/', function, None)
-    said['another tree'] = told(privileged.set_vgpu_type, root.SYSFS + '/', '0000:3d:00.4', 559)
+    said['no such function'] = told(pci_privileged.probe, root.SYSFS, '0000:3d:00.5')
+    said['its own tree'] = told(pci_privileged.set_driver_override, root.SYSFS + '/', function, None)
+    said['another tree'] = told(pci_privileged.set_vgpu_type, root.SYSFS + '/', '0000:3d:00.4', 559)
     print(json.dumps(said))
 """)
 
@@ -121,7 +122,7 @@ HOSTILE = SERVICE + textwrap.dedent("""
     said['definitions'] = [told(of_daemon, 'remove_lost_definitions', '/etc')]
     said['group'] = [told(of_daemon, 'is_vfio_group_open', number)
                      for number in ('7', '../secret', -1, True, None, 7.0, 2**31, [7])]
-    said['type'] = [told(of_daemon, 'set_vgpu_type', *arguments) for arguments in (
+    said['type'] = [told(of_daemon, 'pci_privileged.set_vgpu_type', *arguments) for arguments in (
         ('../0000:3d:00.4', 1), ('0000:3d:00.4/../0000:3d:00.4', 1), ('0000:3d:00.4' + chr(10), 1), (None, 1),
         ('0000:3d:00.4', '1'), ('0000:3d:00.4', -1), ('0000:3d:00.4', 2**40), ('0000:3d:00.4', True),
         ('/tmp', '0000:3d:00.4', 1))]
@@ -130,17 +131,19 @@ HOSTILE = SERVICE + textwrap.dedent("""
             'attach': ([], 1, True), 'delete_namespace': ([], 1),
             'create_namespace': ([], 1, 8, [0, False, 0, False], False)}
     pci = {'set_driver_override': ('vfio-pci',), 'unbind': (), 'probe': (), 'reset': (None,),
-           'set_vfs': (1, None, 60), 'read_serial': (), 'check_host_use': (),
+           'set_vfs': (1, None, 60), 'read_serial': (), 'check_host_use': ()}
+    pci = {**{f'pci_privileged.{name}': arguments for name, arguments in pci.items()},
            'vf_ports.set_port': ('52:54:00:aa:bb:01', 41, True),
            **{f'nvme_controllers.{name}': arguments for name, arguments in nvme.items()}}
     said['pci'] = [told(of_daemon, name, address, *arguments) for name, arguments in pci.items() for address in (
         '../0000:3d:00.4', '0000:3d:00.4/../0000:3d:00.4', '0000:3d:00.4' + chr(10), '', None, 7)]
     said['another tree'] = [told(of_daemon, name, '/tmp', '0000:3d:00.4', *arguments)
                             for name, arguments in pci.items()]
-    said['driver'] = [told(of_daemon, 'set_driver_override', '0000:3d:00.4', driver)
+    said['driver'] = [told(of_daemon, 'pci_privileged.set_driver_override', '0000:3d:00.4', driver)
                       for driver in ('', '../nvme', 'vfio-pci' + chr(10) + 'x')]
-    said['method'] = [told(of_daemon, 'reset', '0000:3d:00.4', method) for method in ('', 'flr bus', '../x')]
-    said['vfs'] = [told(of_daemon, 'set_vfs', '0000:3d:00.4', number, autoprobe) for number, autoprobe in (
+    said['method'] = [told(of_daemon, 'pci_privileged.reset', '0000:3d:00.4', method)
+                      for method in ('', 'flr bus', '../x')]
+    said['vfs'] = [told(of_daemon, 'pci_privileged.set_vfs', '0000:3d:00.4', *arguments) for arguments in (
         (0, None), (-1, None), (2**16, None), (True, None), ('1', None), (None, None), (1, 'yes'), (1, 1))]
     mac = '52:54:00:aa:bb:01'
     said['port'] = [told(of_daemon, 'vf_ports.set_port', '0000:3d:00.4', *arguments).split(': ')[:2]

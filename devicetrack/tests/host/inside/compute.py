@@ -42,7 +42,7 @@ from devicetrack.tests.host.inside import firmware
 from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt import jobs
-from devicetrack.virt.libvirt import privileged
+from devicetrack.virt.libvirt import pci_privileged
 
 LOG = '/var/log/compute.log'
 CONTEXT = None
@@ -92,8 +92,8 @@ class Stops(threading.local):
         """Reach the points that are inside the library."""
         self._around(connection.NodeDevice, 'start', DEFINED, MADE)
         self._around(connection.NodeDevice, 'undefine', DESTROYED, None)
-        self._around(privileged, 'reset', RESETTING, None)
-        self._around(privileged, 'unbind', None, UNBOUND)
+        self._around(pci_privileged, 'reset', RESETTING, None)
+        self._around(pci_privileged, 'unbind', None, UNBOUND)
         self._around(jobs, 'wipe', CLEANING, None)
         logging.getLogger('devicetrack.virt.libvirt.jobs').addHandler(_LogTap(self._wipes))
 

@@ -20,6 +20,7 @@ from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import disk_nodes
 from devicetrack.virt.libvirt import mdev_sysfs
 from devicetrack.virt.libvirt import mdevctl
+from devicetrack.virt.libvirt import pci_privileged
 from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt import root
 from devicetrack.virt.libvirt.kinds import api
@@ -142,7 +143,7 @@ class VFWorld(world.KindWorld):
         self.cards.remove(identifier)
 
     def without_privileges(self) -> None:
-        self.useFixture(fixtures.MonkeyPatch(f'{privileged.__name__}.set_vgpu_type', refuse))
+        self.useFixture(fixtures.MonkeyPatch(f'{pci_privileged.__name__}.set_vgpu_type', refuse))
 
 
 class PCIWorld(world.KindWorld):
@@ -163,8 +164,8 @@ class PCIWorld(world.KindWorld):
         self.parts = {card: self.host.make_vfs(card, 2)}
         shared = self.host.add_shared_group('0000:06:00.0', '0000:07')
         self.groups = {**dict.fromkeys(shared, 100), self.devices[0]: 1, self.devices[1]: 2}
-        self.refused = (lambda: privileged.unbind(self.host.root, '../x'),
-                        lambda: privileged.set_driver_override(self.host.root, self.devices[0], 'x\ny'),
+        self.refused = (lambda: pci_privileged.unbind(self.host.root, '../x'),
+                        lambda: pci_privileged.set_driver_override(self.host.root, self.devices[0], 'x\ny'),
                         lambda: disk_nodes.open_disk(self.host.root, self.devices[0], '../sda', 4096, True))
         self.configuration.set('pci', device_spec=list(map(json.dumps, (
             {'vendor_id': '1b36', 'product_id': '0010'}, {'vendor_id': '8086'}, {'address': '*:07:*.*'}))))
@@ -207,7 +208,7 @@ class PCIWorld(world.KindWorld):
     def without_privileges(self) -> None:
         self.useFixture(fixtures.MonkeyPatch(f'{disk_nodes.__name__}.open_disk', refuse))
         for name in ('unbind', 'probe', 'reset', 'set_driver_override'):
-            self.useFixture(fixtures.MonkeyPatch(f'{privileged.__name__}.{name}', refuse))
+            self.useFixture(fixtures.MonkeyPatch(f'{pci_privileged.__name__}.{name}', refuse))
 
 
 class VPMEMTestCase(contract.KindContract, base.TestCase):

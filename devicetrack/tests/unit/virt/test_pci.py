@@ -29,9 +29,9 @@ from devicetrack.tests.unit.virt.pci_hosts import NVME
 from devicetrack.virt.libvirt import disk_nodes
 from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt import pci_namespaces
+from devicetrack.virt.libvirt import pci_privileged
 from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt import pci_use
-from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt.kinds import pci
 from devicetrack.virt.libvirt.kinds import pci_erasing
 
@@ -680,7 +680,7 @@ class PCITestCase(pci_hosts.PCIHostTestCase):
                 assignment = self.realized(kind, address)
                 before = self.host.driver_of(address)
                 self.give_to_guest(address)
-                privileged.set_driver_override(self.host.root, address, made.VFIO_PCI)
+                pci_privileged.set_driver_override(self.host.root, address, made.VFIO_PCI)
                 self.host.resets.clear()
                 self.host.fail_after(step)
                 with contextlib.suppress(exception.UnclaimFailed):

@@ -16,6 +16,7 @@ from devicetrack.testing import pci_models
 from devicetrack.tests import base
 from devicetrack.virt.libvirt import device_users
 from devicetrack.virt.libvirt import disk_nodes
+from devicetrack.virt.libvirt import pci_privileged
 from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt import root
@@ -32,9 +33,9 @@ CONFIG = bytes(256) + struct.pack('<I', 0x148 << 20 | 1 << 16 | 1) + bytes(0x44)
 
 # Each step, with arguments that it takes after sysfs and the address.
 STEPS: tuple[tuple[Any, tuple[Any, ...]], ...] = (
-    (privileged.set_driver_override, (None,)), (privileged.unbind, ()), (privileged.probe, ()),
-    (privileged.reset, (None,)), (privileged.set_vfs, (1,)), (privileged.read_serial, ()),
-    (privileged.check_host_use, ()))
+    (pci_privileged.set_driver_override, (None,)), (pci_privileged.unbind, ()), (pci_privileged.probe, ()),
+    (pci_privileged.reset, (None,)), (pci_privileged.set_vfs, (1,)), (pci_privileged.read_serial, ()),
+    (pci_privileged.check_host_use, ()))
 
 
 class StepTestCase(base.TestCase):
@@ -51,9 +52,9 @@ class StepTestCase(base.TestCase):
         return self.tree.function(address)
 
     def give_to_guests(self, address: str) -> None:
-        privileged.set_driver_override(self.sysfs, address, pci.VFIO_PCI)
-        privileged.unbind(self.sysfs, address)
-        privileged.probe(self.sysfs, address)
+        pci_privileged.set_driver_override(self.sysfs, address, pci.VFIO_PCI)
+        pci_privileged.unbind(self.sysfs, address)
+        pci_privileged.probe(self.sysfs, address)
 
     def refused(self, number: int, reason: str, call: Any, *arguments: Any) -> None:
         before = list(self.host.written)
@@ -69,9 +70,9 @@ class DriverTestCase(StepTestCase):
         self.assertEqual((pci.VFIO_PCI, None), (self.read(NVME).driver, self.read(NVME).serial))
         self.assertEqual(pci.VFIO_PCI, self.tree.driver_override(NVME))
         self.assertEqual([], os.listdir(os.path.join(self.sysfs, 'class/nvme')))
-        privileged.set_driver_override(self.sysfs, NVME, None)
-        privileged.unbind(self.sysfs, NVME)
-        privileged.probe(self.sysfs, NVME)
+        pci_privileged.set_driver_override(self.sysfs, NVME, None)
+        pci_privileged.unbind(self.sysfs, NVME)
+        pci_privileged.probe(self.sysfs, NVME)
         self.assertEqual(('nvme', 'nvme-m0'), (self.read(NVME).driver, self.read(NVME).serial))
         self.assertIsNone(self.tree.driver_override(NVME))
         self.assertEqual('nvme1', self.host.controller_of(NVME))
@@ -83,39 +84,40 @@ class DriverTestCase(StepTestCase):
 
     def test_unbinding_what_has_no_driver_writes_nothing(self) -> None:
         self.host.unbind(NVME)
-        privileged.unbind(self.sysfs, NVME)
+        pci_privileged.unbind(self.sysfs, NVME)
         self.assertEqual([], self.host.written)
 
     def test_an_interface_comes_and_goes_with_its_driver(self) -> None:
         vf, = self.host.make_vfs(IGB, 1)
         self.give_to_guests(vf)
         self.assertEqual((), self.read(vf).net)
-        privileged.set_driver_override(self.sysfs, vf, None)
-        privileged.unbind(self.sysfs, vf)
-        privileged.probe(self.sysfs, vf)
+        pci_privileged.set_driver_override(self.sysfs, vf, None)
+        pci_privileged.unbind(self.sysfs, vf)
+        pci_privileged.probe(self.sysfs, vf)
         self.assertEqual(('enp3s0v0',), self.read(vf).net)
 
     def test_a_function_that_a_guest_has_keeps_its_driver(self) -> None:
         self.give_to_guests(NVME)
         with self.host.opened(NVME):
-            self.refused(errno.EBUSY, f'a guest has {NVME}', privileged.unbind, NVME)
-        privileged.unbind(self.sysfs, NVME)
+            self.refused(errno.EBUSY, f'a guest has {NVME}', pci_privileged.unbind, NVME)
+        pci_privileged.unbind(self.sysfs, NVME)
         self.assertIsNone(self.host.driver_of(NVME))
 
     def test_nor_does_one_of_whose_virtual_functions_a_guest_has_one(self) -> None:
         first, second = self.host.make_vfs(IGB, 2)
         self.give_to_guests(second)
         with self.host.opened(second):
-            self.refused(errno.EBUSY, f'a guest has {second}', privileged.unbind, IGB)
-            privileged.unbind(self.sysfs, first)
-        privileged.unbind(self.sysfs, IGB)
+            self.refused(errno.EBUSY, f'a guest has {second}', pci_privileged.unbind, IGB)
+            pci_privileged.unbind(self.sysfs, first)
+        pci_privileged.unbind(self.sysfs, IGB)
         self.assertEqual([NVME, IGB], [function.address for function in self.tree.functions()])
 
     def test_nor_does_one_that_the_host_uses(self) -> None:
         self.host.mount('nvme0n1', '/srv')
         vf, = self.host.make_vfs(IGB, 1)
         self.host.route('enp3s0v0')
-        for step, arguments in ((privileged.unbind, ()), (privileged.reset, (None,)), (privileged.check_host_use, ())):
+        steps = (pci_privileged.unbind, ()), (pci_privileged.reset, (None,)), (pci_privileged.check_host_use, ())
+        for step, arguments in steps:
             for address, reason in ((NVME, f'the host uses {NVME}: /srv is mounted from nvme0n1'),
                                     (IGB, f'the host uses {vf}: a route goes through its interface enp3s0v0')):
                 self.refused(errno.EBUSY, reason, step, address, *arguments)
@@ -124,7 +126,8 @@ class DriverTestCase(StepTestCase):
         vmd = self.host.add(VMD, pci_models.VMD)
         self.host.add(BEHIND_VMD, pci_models.NVME, behind=vmd)
         self.host.mount('nvme1n1', '/')
-        for step, arguments in ((privileged.unbind, ()), (privileged.reset, (None,)), (privileged.check_host_use, ())):
+        steps = (pci_privileged.unbind, ()), (pci_privileged.reset, (None,)), (pci_privileged.check_host_use, ())
+        for step, arguments in steps:
             self.refused(errno.EBUSY, f'the host uses {vmd}: / is mounted from nvme1n1', step, vmd, *arguments)
 
     def test_nor_does_a_bridge_above_what_others_use(self) -> None:
@@ -132,22 +135,22 @@ class DriverTestCase(StepTestCase):
         above = self.host.add('0000:06:00.0', BRIDGE, behind=bridge)
         disk = self.host.add('0000:07:00.0', pci_models.NVME, behind=above)
         network = self.host.add('0000:07:01.0', pci_models.E1000, behind=above)
-        steps = (privileged.unbind, ()), (privileged.reset, (None,))
+        steps = (pci_privileged.unbind, ()), (pci_privileged.reset, (None,))
         self.give_to_guests(disk)
         with self.host.opened(disk):
             for step, arguments in steps:
                 self.refused(errno.EBUSY, f'a guest has {disk}', step, bridge, *arguments)
         self.host.hide_interface(network)
-        for step, arguments in (*steps, (privileged.check_host_use, ())):
+        for step, arguments in (*steps, (pci_privileged.check_host_use, ())):
             self.refused(errno.EBUSY, f'the host uses {network}: its network interface is in another network namespace',
                          step, bridge, *arguments)
         self.host.unbind(network)
-        privileged.unbind(self.sysfs, bridge)
+        pci_privileged.unbind(self.sysfs, bridge)
         self.assertIsNone(self.host.driver_of(bridge))
 
     def test_nor_does_any_while_nobody_knows_what_the_host_uses(self) -> None:
         os.unlink(os.path.join(self.host.proc, 'self/mountinfo'))
-        self.refused(errno.EIO, 'the functions that the host uses are unknown', privileged.unbind, NVME)
+        self.refused(errno.EIO, 'the functions that the host uses are unknown', pci_privileged.unbind, NVME)
 
     def test_virtual_functions_of_nvme_stay_without_the_driver_of_their_physical_one(self) -> None:
         self.host.add_nvme_with_vfs(SRIOV, 'nvme-s')
@@ -157,21 +160,21 @@ class DriverTestCase(StepTestCase):
 
     def test_no_host_driver_comes_beside_a_guest_in_a_group(self) -> None:
         edu, network, other = self.host.add_shared_group('0000:05:00.0', '0000:06')
-        privileged.unbind(self.sysfs, network)
+        pci_privileged.unbind(self.sysfs, network)
         self.give_to_guests(edu)
         with self.host.opened(edu):
-            self.refused(errno.EBUSY, f'a guest has {network}, or another', privileged.probe, network)
+            self.refused(errno.EBUSY, f'a guest has {network}, or another', pci_privileged.probe, network)
             self.give_to_guests(other)
         self.assertEqual([pci.VFIO_PCI, None, pci.VFIO_PCI], list(map(self.host.driver_of, (edu, network, other))))
-        privileged.probe(self.sysfs, network)
+        pci_privileged.probe(self.sysfs, network)
         self.assertEqual('e1000', self.host.driver_of(network))
 
     def test_nobody_changes_the_override_that_a_probe_has_read(self) -> None:
         edu, network, _other = self.host.add_shared_group('0000:05:00.0', '0000:06')
         self.give_to_guests(edu)
-        privileged.set_driver_override(self.sysfs, network, pci.VFIO_PCI)
-        privileged.unbind(self.sysfs, network)
-        changes = threading.Thread(target=privileged.set_driver_override, args=(self.sysfs, network, None))
+        pci_privileged.set_driver_override(self.sysfs, network, pci.VFIO_PCI)
+        pci_privileged.unbind(self.sysfs, network)
+        changes = threading.Thread(target=pci_privileged.set_driver_override, args=(self.sysfs, network, None))
         write = privileged.write_attribute
 
         def write_late(path: str, data: bytes) -> None:
@@ -181,7 +184,7 @@ class DriverTestCase(StepTestCase):
             write(path, data)
 
         with self.host.opened(edu), fixtures.MonkeyPatch(f'{privileged.__name__}.write_attribute', write_late):
-            privileged.probe(self.sysfs, network)
+            pci_privileged.probe(self.sysfs, network)
             changes.join()
         self.assertEqual(['drivers_probe', 'driver_override'],
                          [os.path.basename(path) for path, _text in self.host.written[-2:]])
@@ -192,52 +195,52 @@ class DriverTestCase(StepTestCase):
 
         def write_after_another(path: str, data: bytes) -> None:
             if path.endswith('drivers_probe'):
-                privileged.set_driver_override(self.sysfs, IGB, pci.VFIO_PCI)
+                pci_privileged.set_driver_override(self.sysfs, IGB, pci.VFIO_PCI)
             write(path, data)
 
         with fixtures.MonkeyPatch(f'{privileged.__name__}.write_attribute', write_after_another):
-            privileged.probe(self.sysfs, NVME)
+            pci_privileged.probe(self.sysfs, NVME)
         self.assertEqual(pci.VFIO_PCI, self.tree.driver_override(IGB))
 
     def test_names_that_are_none_of_a_driver(self) -> None:
         for name in ('', '../nvme', 'nvme\nx', 'nvme ', 'a' * 65, '-x', '\0'):
-            self.refused(errno.EINVAL, 'not the name of a driver', privileged.set_driver_override, NVME, name)
+            self.refused(errno.EINVAL, 'not the name of a driver', pci_privileged.set_driver_override, NVME, name)
 
 
 class ResetTestCase(StepTestCase):
 
     def test_by_the_methods_of_the_function(self) -> None:
-        privileged.reset(self.sysfs, IGB, None)
+        pci_privileged.reset(self.sysfs, IGB, None)
         self.assertEqual([(IGB, 'flr pm bus')], self.host.resets)
 
     def test_by_one_method_and_the_others_come_back(self) -> None:
-        privileged.reset(self.sysfs, IGB, 'pm')
+        pci_privileged.reset(self.sysfs, IGB, 'pm')
         self.assertEqual([(IGB, 'pm')], self.host.resets)
         self.assertEqual(('flr', 'pm', 'bus'), self.read(IGB).reset_methods)
 
     def test_a_method_that_the_function_has_not(self) -> None:
-        error = self.assertRaises(OSError, privileged.reset, self.sysfs, NVME, 'pm')
+        error = self.assertRaises(OSError, pci_privileged.reset, self.sysfs, NVME, 'pm')
         self.assertEqual((errno.EINVAL, []), (error.errno, self.host.resets))
         for name in ('', 'flr bus', 'flr\n', '../x', 'FLR'):
-            self.refused(errno.EINVAL, 'not the name of a reset method', privileged.reset, NVME, name)
+            self.refused(errno.EINVAL, 'not the name of a reset method', pci_privileged.reset, NVME, name)
 
     def test_the_methods_come_back_after_a_reset_that_failed(self) -> None:
         self.host.failing.add(IGB)
-        error = self.assertRaises(OSError, privileged.reset, self.sysfs, IGB, 'pm')
+        error = self.assertRaises(OSError, pci_privileged.reset, self.sysfs, IGB, 'pm')
         self.assertEqual(errno.ENOTTY, error.errno)
         self.assertEqual(('flr', 'pm', 'bus'), self.read(IGB).reset_methods)
 
     def test_a_function_without_any(self) -> None:
         _edu, network, _other = self.host.add_shared_group('0000:05:00.0', '0000:06')
         os.unlink(self.host.path(NVME, 'reset_method'))
-        self.refused(errno.ENOENT, 'reset_method', privileged.reset, NVME, 'flr')
-        self.refused(errno.ENOENT, 'No such file', privileged.reset, network, None)
+        self.refused(errno.ENOENT, 'reset_method', pci_privileged.reset, NVME, 'flr')
+        self.refused(errno.ENOENT, 'No such file', pci_privileged.reset, network, None)
 
     def test_not_while_a_guest_has_it(self) -> None:
         self.give_to_guests(NVME)
         with self.host.opened(NVME):
             for method in (None, 'flr'):
-                self.refused(errno.EBUSY, f'a guest has {NVME}', privileged.reset, NVME, method)
+                self.refused(errno.EBUSY, f'a guest has {NVME}', pci_privileged.reset, NVME, method)
         self.assertEqual([], self.host.resets)
 
 
@@ -263,10 +266,10 @@ class NoGroupTestCase(StepTestCase):
 
     def check_is_kept(self) -> None:
         self.users.append(812)
-        for step, arguments in ((privileged.unbind, ()), (privileged.reset, (None,))):
+        for step, arguments in ((pci_privileged.unbind, ()), (pci_privileged.reset, (None,))):
             self.refused(errno.EBUSY, f'a guest has {NVME}', step, NVME, *arguments)
         self.users.clear()
-        privileged.reset(self.sysfs, NVME, None)
+        pci_privileged.reset(self.sysfs, NVME, None)
         self.assertEqual([(NVME, 'flr bus')], self.host.resets)
 
     def test_what_a_guest_has_by_its_own_device_is_kept(self) -> None:
@@ -278,23 +281,23 @@ class NoGroupTestCase(StepTestCase):
         self.check_is_kept()
 
     def test_what_nothing_tells_of_is_kept(self) -> None:
-        self.refused(errno.EIO, 'the kernel shows no VFIO device', privileged.reset, NVME, None)
+        self.refused(errno.EIO, 'the kernel shows no VFIO device', pci_privileged.reset, NVME, None)
 
     def test_a_function_without_a_driver_for_guests_has_no_guest(self) -> None:
-        privileged.reset(self.sysfs, IGB, None)
+        pci_privileged.reset(self.sysfs, IGB, None)
         self.assertEqual([(IGB, 'flr pm bus')], self.host.resets)
 
 
 class VirtualFunctionsTestCase(StepTestCase):
 
     def test_with_a_driver_of_the_host_or_without(self) -> None:
-        privileged.set_vfs(self.sysfs, IGB, 2, False)
+        pci_privileged.set_vfs(self.sysfs, IGB, 2, False)
         self.assertEqual([None, None], [self.host.driver_of(vf) for vf in self.read(IGB).vfs])
         for vf in reversed(self.read(IGB).vfs):
             self.host.remove(vf)
-        privileged.set_vfs(self.sysfs, IGB, 2, True)
+        pci_privileged.set_vfs(self.sysfs, IGB, 2, True)
         self.assertEqual(['igbvf'] * 2, [self.host.driver_of(vf) for vf in self.read(IGB).vfs])
-        self.refused(errno.EINVAL, 'neither yes nor no', privileged.set_vfs, IGB, 2, 'no')
+        self.refused(errno.EINVAL, 'neither yes nor no', pci_privileged.set_vfs, IGB, 2, 'no')
 
     def test_no_driver_waits_for_one_of_a_disk_before_it_is_online(self) -> None:
         self.host.add_nvme_with_vfs(SRIOV, 'S2')
@@ -302,7 +305,7 @@ class VirtualFunctionsTestCase(StepTestCase):
         for said, written, kept in ((None, ['0', '2', '1'], '1'), (True, ['0', '2', '1'], '1'),
                                     (False, ['0', '2'], '0')):
             self.host.written.clear()
-            privileged.set_vfs(self.sysfs, SRIOV, 2, said)
+            pci_privileged.set_vfs(self.sysfs, SRIOV, 2, said)
             self.assertEqual(written, [text.strip() for name, text in self.host.written if 'sriov' in name])
             with open(self.host.path(SRIOV, probes)) as file:
                 self.assertEqual(kept, file.read().strip())
@@ -311,39 +314,39 @@ class VirtualFunctionsTestCase(StepTestCase):
 
     def test_the_setting_of_drivers_outlives_a_refusal(self) -> None:
         self.host.add_nvme_with_vfs(SRIOV, 'S2')
-        error = self.assertRaises(OSError, privileged.set_vfs, self.sysfs, SRIOV, 5)
+        error = self.assertRaises(OSError, pci_privileged.set_vfs, self.sysfs, SRIOV, 5)
         self.assertEqual(errno.ERANGE, error.errno)
         with open(self.host.path(SRIOV, 'sriov_drivers_autoprobe')) as file:
             self.assertEqual('1', file.read().strip())
 
     def test_none_of_a_function_that_somebody_uses(self) -> None:
         self.host.give_address('enp3s0')
-        self.refused(errno.EBUSY, f'the host uses {IGB}', privileged.set_vfs, IGB, 2)
+        self.refused(errno.EBUSY, f'the host uses {IGB}', pci_privileged.set_vfs, IGB, 2)
 
     def test_nor_of_one_that_a_guest_has(self) -> None:
         self.give_to_guests(IGB)
         with self.host.opened(IGB):
-            self.refused(errno.EBUSY, f'a guest has {IGB}', privileged.set_vfs, IGB, 2)
+            self.refused(errno.EBUSY, f'a guest has {IGB}', pci_privileged.set_vfs, IGB, 2)
 
     def test_some_of_a_function_that_has_none(self) -> None:
-        privileged.set_vfs(self.sysfs, IGB, 3)
+        pci_privileged.set_vfs(self.sysfs, IGB, 3)
         self.assertEqual(('0000:03:10.0', '0000:03:10.2', '0000:03:10.4'), self.read(IGB).vfs)
 
     def test_none_more_and_none_less_of_one_that_has_some(self) -> None:
         self.host.make_vfs(IGB, 2)
         for number in (1, 2, 3):
-            self.refused(errno.EBUSY, 'it has virtual functions', privileged.set_vfs, IGB, number)
+            self.refused(errno.EBUSY, 'it has virtual functions', pci_privileged.set_vfs, IGB, number)
 
     def test_what_is_no_number_of_them(self) -> None:
         for number in (0, -1, 2**16, True, '3', None, 3.0):
-            self.refused(errno.EINVAL, 'not a number of virtual functions', privileged.set_vfs, IGB, number)
+            self.refused(errno.EINVAL, 'not a number of virtual functions', pci_privileged.set_vfs, IGB, number)
 
     def test_what_the_kernel_refuses(self) -> None:
         for number, address, refusal in ((8, IGB, errno.ERANGE), (1, NVME, errno.ENOENT)):
-            error = self.assertRaises(OSError, privileged.set_vfs, self.sysfs, address, number)
+            error = self.assertRaises(OSError, pci_privileged.set_vfs, self.sysfs, address, number)
             self.assertEqual(refusal, error.errno)
         self.host.unbind(IGB)
-        self.assertRaises(FileNotFoundError, privileged.set_vfs, self.sysfs, IGB, 1)
+        self.assertRaises(FileNotFoundError, pci_privileged.set_vfs, self.sysfs, IGB, 1)
 
 
 class SerialTestCase(StepTestCase):
@@ -354,23 +357,23 @@ class SerialTestCase(StepTestCase):
 
     def test_of_the_product_data_before_the_one_of_the_configuration_space(self) -> None:
         self.put('config', CONFIG)
-        self.assertEqual('00-1b-21-ff-ff-0a-0b-0c', privileged.read_serial(self.sysfs, NVME))
+        self.assertEqual('00-1b-21-ff-ff-0a-0b-0c', pci_privileged.read_serial(self.sysfs, NVME))
         self.put('vpd', VPD)
-        self.assertEqual('M75', privileged.read_serial(self.sysfs, NVME))
+        self.assertEqual('M75', pci_privileged.read_serial(self.sysfs, NVME))
         self.put('vpd', b'\x78')
-        self.assertEqual('00-1b-21-ff-ff-0a-0b-0c', privileged.read_serial(self.sysfs, NVME))
+        self.assertEqual('00-1b-21-ff-ff-0a-0b-0c', pci_privileged.read_serial(self.sysfs, NVME))
 
     def test_who_may_see_the_header_alone_cannot_tell(self) -> None:
-        self.assertIsNone(privileged.read_serial(self.sysfs, NVME))
+        self.assertIsNone(pci_privileged.read_serial(self.sysfs, NVME))
         self.put('vpd', VPD)
-        self.assertEqual('M75', privileged.read_serial(self.sysfs, NVME))
+        self.assertEqual('M75', pci_privileged.read_serial(self.sysfs, NVME))
 
     def test_a_fifo_in_their_place_is_not_waited_for(self) -> None:
         os.unlink(self.host.path(NVME, 'config'))
         os.mkfifo(self.host.path(NVME, 'config'))
-        self.assertIsNone(privileged.read_serial(self.sysfs, NVME))
+        self.assertIsNone(pci_privileged.read_serial(self.sysfs, NVME))
         os.mkfifo(self.host.path(NVME, 'vpd'))
-        self.assertRaises(OSError, privileged.read_serial, self.sysfs, NVME)
+        self.assertRaises(OSError, pci_privileged.read_serial, self.sysfs, NVME)
 
 
 class WriteApartTestCase(base.TestCase):
@@ -436,7 +439,7 @@ class ArgumentsTestCase(StepTestCase):
         os.rename(os.path.join(self.sysfs, 'bus/pci/drivers/nvme'), os.path.join(self.host.dev, 'nvme'))
         os.unlink(self.host.path(NVME, 'driver'))
         os.symlink(os.path.join(self.host.dev, 'nvme'), self.host.path(NVME, 'driver'))
-        self.refused(errno.EXDEV, 'driver/unbind leads out of', privileged.unbind, NVME)
+        self.refused(errno.EXDEV, 'driver/unbind leads out of', pci_privileged.unbind, NVME)
 
     def test_a_link_in_the_place_of_an_attribute_is_not_followed(self) -> None:
         secret = os.path.join(self.host.dev, 'secret')
@@ -447,7 +450,7 @@ class ArgumentsTestCase(StepTestCase):
             if os.path.lexists(path):
                 os.unlink(path)
             os.symlink(secret, path)
-            self.refused(errno.ELOOP, name, privileged.read_serial, NVME)
+            self.refused(errno.ELOOP, name, pci_privileged.read_serial, NVME)
 
 
 class OwnerTestCase(base.TestCase):

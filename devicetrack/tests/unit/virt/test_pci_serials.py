@@ -19,7 +19,7 @@ from devicetrack.tests import base
 from devicetrack.tests.drivers import contract
 from devicetrack.tests.unit.virt import pci_hosts
 from devicetrack.virt.libvirt import pci_config
-from devicetrack.virt.libvirt import privileged
+from devicetrack.virt.libvirt import pci_privileged
 from devicetrack.virt.libvirt.kinds import pci_cards
 
 CARD = pci_hosts.CARD
@@ -82,7 +82,7 @@ class SerialsTestCase(pci_hosts.PCIHostTestCase):
         super().setUp()
         self.asked: list[str] = []
         self.broken: dict[str, Exception] = {}
-        read = privileged.read_serial
+        read = pci_privileged.read_serial
 
         def reading(sysfs: str, address: str) -> str | None:
             self.asked.append(address)
@@ -90,7 +90,7 @@ class SerialsTestCase(pci_hosts.PCIHostTestCase):
                 raise self.broken[address]
             return read(sysfs, address)
 
-        self.useFixture(fixtures.MonkeyPatch(f'{privileged.__name__}.read_serial', reading))
+        self.useFixture(fixtures.MonkeyPatch(f'{pci_privileged.__name__}.read_serial', reading))
 
     def details_of(self, kind: Any, address: str = CARD) -> Any:
         return details.from_text(self.devices(kind)[address].details)
@@ -135,7 +135,7 @@ class SerialsTestCase(pci_hosts.PCIHostTestCase):
             with open(fifo) as file:
                 return file.read()
 
-        self.useFixture(fixtures.MonkeyPatch(f'{privileged.__name__}.read_serial', hangs))
+        self.useFixture(fixtures.MonkeyPatch(f'{pci_privileged.__name__}.read_serial', hangs))
         self.assertEqual('', self.details_of(self.kind(INTEL)).serial)
         with contextlib.suppress(OSError):
             os.close(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK))

@@ -15,9 +15,9 @@ from devicetrack.testing import pci
 from devicetrack.testing import pci_models
 from devicetrack.tests import base
 from devicetrack.virt.libvirt import jobs
+from devicetrack.virt.libvirt import pci_privileged
 from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt import pci_use
-from devicetrack.virt.libvirt import privileged
 
 NVME, OTHER, IGB, VIRTIO = '0000:01:00.0', '0000:02:00.0', '0000:03:00.0', '0000:04:00.0'
 VMD, BEHIND = '0000:64:00.5', '10000:01:00.0'
@@ -219,15 +219,15 @@ class HeldTestCase(UseTestCase):
     def test_one_of_nobody(self) -> None:
         self.assertEqual([None, None, None], [self.use().held(address) for address in (NVME, OTHER, IGB)])
         self.assertEqual(['nvme0n1'], self.opened)
-        privileged.check_host_use(self.host.root, NVME)
+        pci_privileged.check_host_use(self.host.root, NVME)
 
     def test_one_that_the_kernel_holds(self) -> None:
         self.errors = {'nvme0n1': errno.EBUSY}
         self.assertEqual({}, self.uses())
         self.assertEqual('nvme0n1', self.use().held(NVME))
-        error = self.assertRaises(OSError, privileged.check_host_use, self.host.root, NVME)
+        error = self.assertRaises(OSError, pci_privileged.check_host_use, self.host.root, NVME)
         self.assertEqual((errno.EBUSY, True), (error.errno, 'nvme0n1 is held exclusively' in str(error)))
-        privileged.check_host_use(self.host.root, OTHER)
+        pci_privileged.check_host_use(self.host.root, OTHER)
 
     def test_one_behind_a_controller(self) -> None:
         self.host.add(VMD, pci_models.VMD)
@@ -243,7 +243,7 @@ class HeldTestCase(UseTestCase):
 
     def test_one_that_cannot_be_opened(self) -> None:
         self.errors = {'nvme0n1': errno.EPERM}
-        error = self.assertRaises(OSError, privileged.check_host_use, self.host.root, NVME)
+        error = self.assertRaises(OSError, pci_privileged.check_host_use, self.host.root, NVME)
         self.assertEqual((errno.EIO, True), (error.errno, 'it is unknown whether the host uses' in str(error)))
 
     def test_a_node_of_another_device_is_left_alone(self) -> None:
@@ -472,7 +472,7 @@ class InterfaceTestCase(UseTestCase):
         self.assertEqual({}, self.uses())
         os.makedirs(self.host.path(VIRTIO, 'virtio0/net'))
         self.assertEqual({VIRTIO: 'its network interface is in another network namespace'}, self.uses())
-        error = self.assertRaises(OSError, privileged.unbind, self.host.root, VIRTIO)
+        error = self.assertRaises(OSError, pci_privileged.unbind, self.host.root, VIRTIO)
         self.assertEqual(errno.EBUSY, error.errno)
 
     def test_a_file_beside_the_interfaces(self) -> None:

@@ -18,7 +18,7 @@ from devicetrack.tests import base
 from devicetrack.tests.unit.virt import pci_functions
 from devicetrack.tests.unit.virt import pci_hosts
 from devicetrack.virt.libvirt import bounded
-from devicetrack.virt.libvirt import privileged
+from devicetrack.virt.libvirt import pci_privileged
 from devicetrack.virt.libvirt.kinds import pci
 from devicetrack.virt.libvirt.kinds import pci_vfs
 
@@ -206,7 +206,7 @@ class VFsTestCase(pci_hosts.PCIHostTestCase):
             def refuse(*_arguments: Any, number: int = number) -> None:
                 raise OSError(number, 'refused')
 
-            with fixtures.MonkeyPatch(f'{privileged.__name__}.set_vfs', refuse):
+            with fixtures.MonkeyPatch(f'{pci_privileged.__name__}.set_vfs', refuse):
                 self.assertIn(reason, self.prepare(kind)[other])
 
     def test_the_kernel_gives_no_answer(self) -> None:
@@ -237,7 +237,7 @@ class VFsTestCase(pci_hosts.PCIHostTestCase):
         def fewer(*_arguments: Any) -> None:
             self.host.make_vfs(CARD, 1)
 
-        with fixtures.MonkeyPatch(f'{privileged.__name__}.set_vfs', fewer):
+        with fixtures.MonkeyPatch(f'{pci_privileged.__name__}.set_vfs', fewer):
             self.assertEqual({CARD: 'its driver made 1 virtual functions when 2 were asked for, and would do so again: '
                              'write "number": 1'}, self.prepare(kind))
 

@@ -19,7 +19,7 @@ from devicetrack.tests.drivers import contract
 from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt import guest_xml
-from devicetrack.virt.libvirt import privileged
+from devicetrack.virt.libvirt import pci_privileged
 from devicetrack.virt.libvirt import root
 from devicetrack.virt.libvirt import vfio_migration
 from devicetrack.virt.libvirt.kinds import vf
@@ -328,7 +328,7 @@ class RealizeTestCase(VFTestCase):
 
     def test_a_type_that_does_not_stay_fails(self) -> None:
         wanted = self.assigned(self.functions[0])
-        self.patch(privileged, 'set_vgpu_type', lambda *_arguments: None)
+        self.patch(pci_privileged, 'set_vgpu_type', lambda *_arguments: None)
         error = self.assertRaises(exception.RealizeFailed, self.kind.realize, wanted)
         self.assertIn('it has no vGPU type after one was set', str(error))
 
@@ -390,7 +390,7 @@ class RealizeTestCase(VFTestCase):
 
     def _before_the_next_write(self, *others: tuple[str, str]) -> None:
         """Let somebody else set types of functions first."""
-        store, waiting = privileged.set_vgpu_type, list(others)
+        store, waiting = pci_privileged.set_vgpu_type, list(others)
 
         def write(root: str, address: str, number: int) -> None:
             while waiting:
@@ -398,7 +398,7 @@ class RealizeTestCase(VFTestCase):
                 store(root, function, int(other))
             store(root, address, number)
 
-        self.patch(privileged, 'set_vgpu_type', write)
+        self.patch(pci_privileged, 'set_vgpu_type', write)
 
 
 class UnclaimTestCase(VFTestCase):
@@ -564,7 +564,7 @@ class UnclaimTestCase(VFTestCase):
         def refuse(_root: str, _address: str, _number: int) -> None:
             raise OSError(5, 'Input/output error')
 
-        self.patch(privileged, 'set_vgpu_type', refuse)
+        self.patch(pci_privileged, 'set_vgpu_type', refuse)
         error = self.assertRaises(exception.UnclaimFailed, self.kind.unclaim, wanted, 0)
         self.assertIn('Input/output error', str(error))
 

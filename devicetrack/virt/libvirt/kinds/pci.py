@@ -55,10 +55,10 @@ from devicetrack.virt.libvirt import nvme_controllers
 from devicetrack.virt.libvirt import pci_config
 from devicetrack.virt.libvirt import pci_driver
 from devicetrack.virt.libvirt import pci_namespaces
+from devicetrack.virt.libvirt import pci_privileged
 from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt import pci_use
 from devicetrack.virt.libvirt import pci_variants
-from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt import vfio_migration
 from devicetrack.virt.libvirt.kinds import api
 from devicetrack.virt.libvirt.kinds import busy
@@ -414,7 +414,7 @@ class PCI(api.DeviceKind):
         try:
             self._check_no_guest(assignment, function)
             # libvirt does not check this, and a service without root's rights cannot see what other users have open.
-            self._settled(functools.partial(privileged.check_host_use, self.tree.root, function.address))
+            self._settled(functools.partial(pci_privileged.check_host_use, self.tree.root, function.address))
         except OSError as error:
             failed = exception.DeviceInUse if error.errno == errno.EBUSY else exception.RealizeFailed
             raise failed(*assignment.key, str(error.strerror or error)) from error
@@ -443,7 +443,7 @@ class PCI(api.DeviceKind):
             raise exception.RealizeFailed(*assignment.key, problem)
         try:
             # libvirt does not check this, and a service without root's rights cannot see what other users have open.
-            self._settled(functools.partial(privileged.check_host_use, self.tree.root, function.address))
+            self._settled(functools.partial(pci_privileged.check_host_use, self.tree.root, function.address))
         except OSError as error:
             raise exception.RealizeFailed(*assignment.key, str(error.strerror or error)) from error
         function = self._identity.there(assignment)         # that was a wait

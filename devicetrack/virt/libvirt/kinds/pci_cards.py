@@ -18,9 +18,9 @@ from typing import NamedTuple
 from devicetrack import log
 from devicetrack.objects import PCIDetails
 from devicetrack.virt.libvirt import bounded
+from devicetrack.virt.libvirt import pci_privileged
 from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt import pci_variants
-from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt.kinds import pci_cleaning
 from devicetrack.virt.libvirt.kinds import pci_memory
 
@@ -138,7 +138,7 @@ class SerialNumbers:
 
     def _ask(self, address: str) -> str | None:
         try:
-            return self._calls.call(lambda: privileged.read_serial(self._tree.root, address))
+            return self._calls.call(lambda: pci_privileged.read_serial(self._tree.root, address))
         except (OSError, bounded.Late) as error:
             LOG.warning('The serial number of PCI function %s cannot be read: %s', address,
                         getattr(error, 'strerror', None) or error)

@@ -26,9 +26,9 @@ from devicetrack.conf import pci as options
 from devicetrack.virt.libvirt import bounded
 from devicetrack.virt.libvirt import kernel_files
 from devicetrack.virt.libvirt import nvme_controllers
+from devicetrack.virt.libvirt import pci_privileged
 from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt import pci_variants
-from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt.kinds import api
 from devicetrack.virt.libvirt.kinds import json_entries
 from devicetrack.virt.libvirt.kinds import pci_cards
@@ -168,7 +168,7 @@ class Maker:
             if self._late.get(address) == directory:
                 return self._no_answer()
             LOG.info('Making %d virtual functions of %s.', number, address)
-            self._calls.call(lambda: privileged.set_vfs(self._tree.root, address, number, rule.autoprobe,
+            self._calls.call(lambda: pci_privileged.set_vfs(self._tree.root, address, number, rule.autoprobe,
                                                         self._timeout_s))
         except bounded.Late:
             self._late[address] = directory
@@ -300,7 +300,7 @@ class Secondaries:
         now = self._tree.function(function.address) if with_driver else None
         if now is not None and now.driver is None and self._probes(function) \
                 and not pci_variants.is_vfio(self._tree.driver_override(function.address)):
-            privileged.probe(self._tree.root, function.address)
+            pci_privileged.probe(self._tree.root, function.address)
 
     def _probes(self, function: pci_sysfs.Function) -> bool:
         """Whether drivers of the host take the virtual functions of a card."""
