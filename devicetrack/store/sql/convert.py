@@ -15,8 +15,8 @@ import sqlalchemy as sa
 
 from devicetrack import log
 from devicetrack.objects.compact import Compact
+from devicetrack.objects.compact import Named
 from devicetrack.objects.event import Event
-from devicetrack.objects.values import Leftover
 from devicetrack.objects.values import Record
 from devicetrack.objects.values import UNKNOWN_GENERATION
 from devicetrack.store import api
@@ -91,34 +91,11 @@ def records(rows: Iterable[tuple[Any, ...]]) -> Compact[Record]:
     return Compact(Record, [(*row[:-1], bool(row[-1])) for row in sound(models.assignments, list(rows))])
 
 
-def hosts(rows: Iterable[Sequence[Any]]) -> list[api.Host]:
-    """Rows of ``hosts``, all columns in their order."""
-    return list(map(api.Host._make, sound(models.hosts, list(rows))))
-
-
-def contexts(rows: Iterable[Sequence[Any]]) -> list[api.StoredContext]:
-    """Rows of ``migration_contexts``, all columns in their order."""
-    return list(map(api.StoredContext._make, sound(models.migration_contexts, list(rows))))
-
-
-def operator_requests(rows: Iterable[Sequence[Any]]) -> list[api.OperatorRequest]:
-    """Rows of ``operator_requests``, all columns in their order."""
-    return [api.OperatorRequest._make(row[1:]) for row in sound(models.operator_requests, list(rows))]
-
-
-def withheld(rows: Iterable[Sequence[Any]]) -> list[api.WithheldRow]:
-    """Rows of ``withheld``, all columns in their order."""
-    return list(map(api.WithheldRow._make, sound(models.withheld, list(rows))))
-
-
-def declarations(rows: Iterable[Sequence[Any]]) -> list[api.StoredDeclaration]:
-    """Rows of ``declarations``, all columns in their order."""
-    return list(map(api.StoredDeclaration._make, sound(models.declarations, list(rows))))
-
-
-def leftovers(rows: Iterable[Sequence[Any]]) -> list[Leftover]:
-    """Rows of ``leftovers``, all columns in their order."""
-    return [Leftover._make(row[1:]) for row in sound(models.leftovers, list(rows))]
+def tuples(of: type[Named], rows: Iterable[Sequence[Any]]) -> list[Named]:
+    """Rows of the table of a class, all columns in their order, without a first one that the class does not have."""
+    table = models.TABLES[of]
+    first = len(table.columns) - len(of._fields)
+    return [of._make(row[first:]) for row in sound(table, list(rows))]
 
 
 def events(rows: Iterable[Sequence[Any]]) -> list[api.StoredEvent]:

@@ -78,10 +78,10 @@ class SQLStore(database.Database, api.Store):
 
     def host(self, name: str) -> api.Host | None:
         rows = self.rows(queries.HOST, {'name': name})
-        return convert.hosts(rows)[0] if rows else None
+        return convert.tuples(api.Host, rows)[0] if rows else None
 
     def hosts(self) -> list[api.Host]:
-        return convert.hosts(self.rows(queries.HOSTS))
+        return convert.tuples(api.Host, self.rows(queries.HOSTS))
 
     def add_host(self, host: api.Host) -> None:
         if not host.name or (vocabulary.is_text(host.name) and not host.name.isprintable()):
@@ -234,14 +234,12 @@ class SQLStore(database.Database, api.Store):
         return Compact(Record, rows)
 
     def contexts(self, host_uuid: str) -> list[api.StoredContext]:
-        return self._contexts(queries.CONTEXTS, {'host_uuid': host_uuid})
+        return convert.tuples(api.StoredContext, self.rows(queries.CONTEXTS, {'host_uuid': host_uuid}))
 
     def context(self, host_uuid: str, instance_uuid: str) -> api.StoredContext | None:
-        found = self._contexts(queries.CONTEXT, {'host_uuid': host_uuid, 'instance_uuid': instance_uuid})
+        found = convert.tuples(api.StoredContext, self.rows(
+            queries.CONTEXT, {'host_uuid': host_uuid, 'instance_uuid': instance_uuid}))
         return found[0] if found else None
-
-    def _contexts(self, statement: sa.Select[Any], given: Mapping[str, str]) -> list[api.StoredContext]:
-        return convert.contexts(self.rows(statement, given))
 
     def write(self, changes: api.Changes) -> None:
         if changes.contexts:
@@ -298,20 +296,19 @@ class SQLStore(database.Database, api.Store):
         try:
             self.transact(lambda connection: _add_operator_request(connection, request))
         except db_exc.DBDuplicateEntry as error:
-            known = convert.operator_requests(self.rows(queries.OPERATOR_REQUEST, {'uuid': request.uuid}))
+            known = convert.tuples(api.OperatorRequest, self.rows(
+                queries.OPERATOR_REQUEST, {'uuid': request.uuid}))
             if known and known[0][:_ASKED] != request[:_ASKED]:           # else it is ours, and its answer was lost
                 raise ValueError(
                     f'operator request {request.uuid} is there already and asks for something else') from error
 
     def operator_requests(self, waiting: bool = False) -> list[api.OperatorRequest]:
-        return self._operator_requests(queries.OPERATOR_REQUESTS_WAITING if waiting else queries.OPERATOR_REQUESTS, {})
+        return convert.tuples(api.OperatorRequest, self.rows(
+            queries.OPERATOR_REQUESTS_WAITING if waiting else queries.OPERATOR_REQUESTS))
 
     def operator_requests_of_host(self, host_uuid: str, waiting: bool = False) -> list[api.OperatorRequest]:
         statement = queries.OPERATOR_REQUESTS_OF_HOST_WAITING if waiting else queries.OPERATOR_REQUESTS_OF_HOST
-        return self._operator_requests(statement, {'host_uuid': host_uuid})
-
-    def _operator_requests(self, statement: sa.Select[Any], given: Mapping[str, str]) -> list[api.OperatorRequest]:
-        return convert.operator_requests(self.rows(statement, given))
+        return convert.tuples(api.OperatorRequest, self.rows(statement, {'host_uuid': host_uuid}))
 
     def answer_operator_request(self, uuid: str, answered_at: int, answer: str) -> bool:
         return bool(self._execute(queries.ANSWER_OPERATOR_REQUEST,
@@ -320,7 +317,7 @@ class SQLStore(database.Database, api.Store):
     # -- what is withheld, and what hosts declare ----------------------------------------------------------------------
 
     def withheld(self, host_uuid: str) -> list[api.WithheldRow]:
-        return convert.withheld(self.rows(queries.WITHHELD, {'host_uuid': host_uuid}))
+        return convert.tuples(api.WithheldRow, self.rows(queries.WITHHELD, {'host_uuid': host_uuid}))
 
     def set_withheld(self, write: Sequence[api.WithheldRow], delete: Sequence[api.WithheldRow] = (),
                      events: Sequence[Event] = ()) -> None:
@@ -328,13 +325,11 @@ class SQLStore(database.Database, api.Store):
             self._replace(lambda connection: _set_withheld(connection, write, delete, events))
 
     def declarations(self) -> list[api.StoredDeclaration]:
-        return self._declarations(queries.DECLARATIONS, {})
+        return convert.tuples(api.StoredDeclaration, self.rows(queries.DECLARATIONS))
 
     def declarations_of_host(self, host_uuid: str) -> list[api.StoredDeclaration]:
-        return self._declarations(queries.DECLARATIONS_OF_HOST, {'host_uuid': host_uuid})
-
-    def _declarations(self, statement: sa.Select[Any], given: Mapping[str, str]) -> list[api.StoredDeclaration]:
-        return convert.declarations(self.rows(statement, given))
+        return convert.tuples(api.StoredDeclaration, self.rows(
+            queries.DECLARATIONS_OF_HOST, {'host_uuid': host_uuid}))
 
     def set_declarations(self, host_uuid: str, declarations: Sequence[api.StoredDeclaration]) -> None:
         for declaration in declarations:
@@ -368,7 +363,7 @@ class SQLStore(database.Database, api.Store):
     # -- leftovers -----------------------------------------------------------------------------------------------------
 
     def leftovers(self, host_uuid: str) -> list[Leftover]:
-        return convert.leftovers(self.rows(queries.LEFTOVERS, {'host_uuid': host_uuid}))
+        return convert.tuples(Leftover, self.rows(queries.LEFTOVERS, {'host_uuid': host_uuid}))
 
     def add_leftover(self, host_uuid: str, leftover: Leftover) -> None:
         key = {'host_uuid': host_uuid, 'migration_uuid': leftover.migration_uuid}
@@ -469,7 +464,8 @@ def _take_epoch(connection: sa.Connection, host_uuid: str, before: frozenset[int
     taken: int | None = connection.execute(queries.EPOCH, {'uuid': host_uuid}).scalar()
     if taken is not None:
         if before and taken - step not in before:
-            [name] = [host.name for host in convert.hosts(connection.execute(queries.HOSTS)) if host.uuid == host_uuid]
+            hosts = convert.tuples(api.Host, connection.execute(queries.HOSTS))
+            [name] = [host.name for host in hosts if host.uuid == host_uuid]
             raise exception.HostTakenOver(name)
         own.add(taken)
     return taken
@@ -483,7 +479,7 @@ def _replace_host(connection: sa.Connection, before: api.Host, after: api.Host) 
     """
     table = models.hosts
     # For update: if two commands replace one machine, the second sees what the first has done.
-    found = {host.identity: host for host in convert.hosts(connection.execute(
+    found = {host.identity: host for host in convert.tuples(api.Host, connection.execute(
         sa.select(table).where(table.c.uuid.in_((before.uuid, after.uuid))).with_for_update()))}
     if before.identity not in found:
         if after.identity in found:          # an earlier call did it, and its answer was lost
