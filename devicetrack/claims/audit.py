@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
+import contextlib
 import itertools
 import time
 from typing import Any
@@ -13,31 +18,302 @@ from devicetrack import exception
 from devicetrack import log
 from devicetrack import vocabulary
 from devicetrack.claims import gate as gates
+from devicetrack.claims import locks
+from devicetrack.claims import public_calls
 from devicetrack.claims import repairs
-from devicetrack.claims import requests
 from devicetrack.claims import withheld
-from devicetrack.claims.claiming import Claiming
+from devicetrack.claims.claim import Claiming
 from devicetrack.claims.declarations import Declarations
+from devicetrack.claims.definitions import Definitions
 from devicetrack.claims.failed_claims import FailedClaims
 from devicetrack.claims.gate import Gate
-from devicetrack.claims.locked_ledger import LockedLedger
-from devicetrack.claims.resume import Resume
-from devicetrack.claims.rows import Doubt
+from devicetrack.claims.host import ThisHost
+from devicetrack.claims.life import Life
+from devicetrack.claims.metering import Audited
+from devicetrack.claims.metering import HostState
+from devicetrack.claims.metering import Meter
+from devicetrack.claims.moves import Moves
+from devicetrack.claims.providers import counts
+from devicetrack.claims.providers import for_scheduler
 from devicetrack.claims.rows import Rows
+from devicetrack.claims.unfinished import Doubt
 from devicetrack.claims.unproven import Unproven
 from devicetrack.claims.views import HostViews
-from devicetrack.claims.wipes import Wipes
-from devicetrack.claims.withheld_devices import WithheldDevices
 from devicetrack.engine import findings
+from devicetrack.engine import migrations
 from devicetrack.engine import reconcile
 from devicetrack.engine import unsettled
 from devicetrack.engine import withholding
 from devicetrack.engine.findings import Finding
+from devicetrack.engine.views import by_instance
 from devicetrack.engine.views import Views
+from devicetrack.objects import Provider
+from devicetrack.objects.compact import Compact
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Record
+from devicetrack.objects.values import Usage
 
 LOG = log.logger(__name__)
+
+
+class Resume:
+    """Finishes or undoes work that a crash, a lost call or another host left behind.
+
+    Each step is the same as in a call, except that nothing here waits for a wipe. Work that cannot be done now is
+    logged and waits for the next audit.
+    """
+
+    def __init__(self, host: ThisHost, rows: Rows, gate: Gate, life: Life, claiming: Claiming,
+                 definitions: Definitions, moving: Moves) -> None:
+        self._here, self._driver, self._service = host.here, host.driver, host.service
+        self._rows, self.gate, self._life = rows, gate, life
+        self._claiming, self._definitions, self._moves = claiming, definitions, moving
+        self.wipes, self.is_own = life.wipes, claiming.is_own
+
+    def waits(self, views: Views) -> bool:
+        """Whether :meth:`go_on` may have work to do."""
+        return (not self._definitions.boot.is_recorded or self._service.tells_of_evacuations
+                or any(_work_waits(rows, views) for rows in _odd(views)))
+
+    def go_on(self, views: Views, left: Collection[str] = (), forgotten: Collection[Record] = (),
+              defined: Collection[str] = ()) -> bool:
+        """Finish interrupted work, settle started guests and moves, give back the devices of instances that are over.
+
+        :param left: instances that live elsewhere without a migration, as two looks show: they are over here
+        :param forgotten: claims of which the service has forgotten everything, as two audits show
+        :param defined: instances that left for good, and whose guests are off and still defined, as two looks show
+        :returns: whether it tried anything
+        """
+        tried = self._definitions.bring_all(views)
+        if tried:
+            # The details may be new now, and that must not look as if others had changed a row.
+            views = views._replace(records=tuple(self._rows.all()))
+        if self.gate.report_only is not None:
+            return tried
+        removed = self._remove_guests(self.evacuated(views), views, stop=True)
+        removed |= self._remove_guests({rows[0].instance_uuid: rows for rows in by_instance(
+            record for record in views.records if record.instance_uuid in defined)}, views, stop=False)
+        for rows in _odd(views):
+            instance_uuid = rows[0].instance_uuid
+            if instance_uuid in removed or not _work_waits(rows, views):
+                continue
+            with self._rows.if_idle(instance_uuid) as idle, _unless_lost(instance_uuid):
+                if idle and self._life.are_wiped(rows):
+                    # This changes nothing in the views, so nobody needs to read them again.
+                    self._release(instance_uuid, rows, self._rows.of_instance(instance_uuid))
+                elif idle:
+                    tried = True
+                    self._go_on_with(instance_uuid, rows, views, instance_uuid in left, forgotten)
+        return tried or bool(removed)
+
+    def _go_on_with(self, instance_uuid: str, rows: Sequence[Record], views: Views, left: bool,
+                    forgotten: Collection[Record]) -> None:
+        """Continue the work for one instance. The caller works on it."""
+        now = self._rows.of_instance(instance_uuid)
+        if now and forgotten and set(now) <= set(forgotten):
+            _try(instance_uuid, self._life.release_all, now, False)
+            return
+        unchanged = [record for record in now if record in rows]
+        if left or is_over(instance_uuid, views):
+            over = self._left_behind(instance_uuid, unchanged, views)
+            _try(instance_uuid, self._life.release_all, over, False)
+            # These may be a claim by which the instance comes back, unless its migration failed.
+            others = [record for record in unchanged if record not in over]
+            if others and unchanged == now:
+                _try(instance_uuid, self._moves.settle_by, others, views)
+            return
+        self._release(instance_uuid, rows, now)
+        if unchanged == now:
+            _try(instance_uuid, self._moves.settle_by, unchanged, views)
+            _try(instance_uuid, self._settle_running, instance_uuid, views.usage)
+        # Ask again: whoever reverts a move says so before the guest's devices are made ready for it.
+        self._life.vacate(instance_uuid, lambda uuids: [
+            uuid for uuid, move in (self._service.migrations(uuids) or {}).items() if move.has_left])
+
+    def _release(self, instance_uuid: str, rows: Sequence[Record], now: Sequence[Record]) -> None:
+        """Continue a release. The caller works on the instance."""
+        _try(instance_uuid, self._life.release_some, [record for record in now if record in rows
+                                              and record.state == vocabulary.RELEASING], False)
+
+    def _settle_running(self, instance_uuid: str, usage: Usage) -> None:
+        """Record that a guest runs, although its service did not say so."""
+        self._life.settle(migrations.Settlement(arrive=tuple(
+            record for record in self._rows.of_instance(instance_uuid)
+            if record.role != vocabulary.OLD and _runs(record, usage))))
+
+    def _left_behind(self, instance_uuid: str, rows: Sequence[Record], views: Views) -> list[Record]:
+        """The rows of an instance that is over, without those that an operation of this process is about to use.
+
+        An offloaded instance comes back by a new claim, and the service's answer may be older than that claim.
+        """
+        deleted = (views.instances or {}).get(instance_uuid) == migrations.INSTANCE_DELETED
+        return [record for record in rows
+                if deleted or record.state != vocabulary.CLAIMED or not self.is_own(record)]
+
+    # -- guests that left ---------------------------------------------------------------------------------------------
+
+    def _remove_guests(self, rows_of: Mapping[str, Sequence[Record]], views: Views, stop: bool) -> set[str]:
+        """Remove guests whose instances live elsewhere, and give back their devices.
+
+        :param stop: also if they run: the service evacuated them while this host was down
+        :returns: the instances for which it tried that
+        """
+        tried: set[str] = set()
+        for uuid, rows in sorted(rows_of.items()):
+            with self._rows.if_idle(uuid) as idle, _unless_lost(uuid):
+                if idle and sorted(self._rows.of_instance(uuid)) == sorted(rows):
+                    tried.add(uuid)
+                    _try(uuid, self._remove, uuid, rows, views, stop)
+        return tried
+
+    def evacuated(self, views: Views) -> dict[str, list[Record]]:
+        """The rows of each instance that was evacuated from here and left rows or a guest, and did not come back.
+
+        A guest may be here without rows: the host lost its power before the removal of its definition was on the disk.
+        """
+        evacuated = self._service.evacuated_from_here()
+        rows_of = {rows[0].instance_uuid: rows for rows in by_instance(
+            record for record in views.records if record.instance_uuid in evacuated)} if evacuated else {}
+        return {uuid: rows for uuid in evacuated
+                if ((rows := rows_of.get(uuid, [])) or uuid in views.usage.domains)
+                and self._may_remove(uuid, rows, views)}
+
+    def _may_remove(self, instance_uuid: str, rows: Sequence[Record], views: Views) -> bool:
+        """Whether nothing shows that the instance came back here after its evacuation."""
+        arriving = any(record.role == vocabulary.INCOMING or self._comes_here(record, views) for record in rows)
+        back = (views.instances or {}).get(instance_uuid) == migrations.INSTANCE_HERE
+        if (arriving or back or any(map(self.is_own, rows))
+                or self._may_move_back(instance_uuid, rows, views)):
+            LOG.warning('The compute service says that instance %s was evacuated from here, but it has come back '
+                        'since, or may have; its guest and devices stay as they are', instance_uuid)
+            return False
+        return True
+
+    def _may_move_back(self, instance_uuid: str, rows: Sequence[Record], views: Views) -> bool:
+        """Whether the end of a move away from here may bring the instance back.
+
+        The service may go on naming an evacuation after the instance came back, and even when it leaves again. What it
+        left for that move is here, and is all that a revert has.
+        """
+        left_for = {record.migration_uuid for record in rows if record.role == vocabulary.OLD}
+        if views.migrations is None:
+            return bool(left_for) or not self._service.ends_moves_by_calls
+        return migrations.may_come_back(instance_uuid, left_for, views.migrations, self._here)
+
+    def _comes_here(self, record: Record, views: Views) -> bool:
+        move = (views.migrations or {}).get(record.migration_uuid or '')
+        return move is not None and record.role == vocabulary.CURRENT and self._here.is_at(move.destination)
+
+    def _remove(self, instance_uuid: str, rows: Sequence[Record], views: Views, stop: bool) -> None:
+        if instance_uuid in views.usage.domains or views.usage.unknown:
+            LOG.info('Removing the guest of instance %(instance)s, which %(why)s', {
+                'instance': instance_uuid,
+                'why': 'was evacuated from here' if stop else 'is off and left by a migration that is done'})
+            self._driver.destroy_guest(instance_uuid, stop)
+        self._life.release_all(rows, wait=False)
+
+
+def is_over(instance_uuid: str, views: Views) -> bool:
+    """Whether the service says that an instance is over and the hypervisor certainly has no domain of it."""
+    return ((views.instances or {}).get(instance_uuid) in migrations.INSTANCE_OVER
+            and not views.usage.unknown and instance_uuid not in views.usage.domains)
+
+
+@contextlib.contextmanager
+def _unless_lost(instance_uuid: str) -> Iterator[None]:
+    """Leave an instance whose rows the store does not show since the looks. The next audit reports it."""
+    try:
+        yield
+    except exception.RowsMissing as error:
+        LOG.warning('Work for instance %(instance)s has to wait: %(error)s',
+                    {'instance': instance_uuid, 'error': error})
+
+
+def _try(instance_uuid: str, work: Callable[..., None], *arguments: Any) -> None:
+    try:
+        work(*arguments)
+    except exception.DeviceTrackError as error:
+        LOG.warning('Work for instance %(instance)s has to wait: %(error)s',
+                    {'instance': instance_uuid, 'error': error})
+
+
+def _odd(views: Views) -> Iterator[list[Record]]:
+    """The rows of the few instances that are not here and at rest. Nearly all of thousands are."""
+    states, rows = views.instances or {}, Compact(Record, views.records)
+    at_rest = {None, migrations.INSTANCE_HERE}
+    odd = {uuid for uuid in set(rows.column('instance_uuid')) if states.get(uuid) not in at_rest}
+    if set(rows.column('state')) != {vocabulary.ACTIVE} or any(rows.column('migration_uuid')):
+        odd |= {uuid for uuid, state, migration in rows.columns('instance_uuid', 'state', 'migration_uuid')
+                if state != vocabulary.ACTIVE or migration is not None}
+    return by_instance(record for record in views.records if record.instance_uuid in odd) if odd else iter(())
+
+
+def _work_waits(rows: Sequence[Record], views: Views) -> bool:
+    uuid = rows[0].instance_uuid
+    return (is_over(uuid, views) or (views.instances or {}).get(uuid) == migrations.INSTANCE_ELSEWHERE
+            or any(record.state == vocabulary.RELEASING or record.migration_uuid is not None
+                   or _runs(record, views.usage) for record in rows))
+
+
+def _runs(record: Record, usage: Usage) -> bool:
+    uuid = record.instance_uuid
+    return record.state == vocabulary.CLAIMED and usage.runs_here(uuid) and any(
+        use.identifier == record.identifier and use.kind == record.kind and use.live
+        and use.domain_uuid == record.instance_uuid for use in usage.uses)
+
+
+# An audit deletes at most this many events: milliseconds of work, and more than a host makes between two audits.
+STEP: Final = 1000
+# An audit counts at most this many. In a database that hosts share, counting a million takes some hours of audits.
+COUNTED: Final = 2500
+
+# The newest events of a host. They stay whatever their age, and the oldest of them says at least how late it is.
+NEWEST: Final = 100
+
+_MS_A_DAY: Final = 24 * 60 * 60 * 1000
+
+
+class History:
+    """Counts and deletes the events of a started host.
+
+    Every audit counts some events, the oldest first, because counting a million at once would delay an audit. A SQLite
+    file with only this host knows the number at once. Until the count exceeds ``history_events``, only the age of an
+    event decides whether it is deleted.
+
+    No clock alone decides it. A clock that is ahead for some audits would erase the history, so the age is also that
+    before the :data:`NEWEST` events, in the order of their numbers. Whatever wrong times some of them have, the
+    earliest time of all of them counts.
+    """
+
+    def __init__(self, host: ThisHost) -> None:
+        self._host, self._host_uuid, self._store = host.name, host.uuid, host.store
+        self._days, self._kept = host.options.history_days, host.options.history_events
+        self._counted, self._last = 0, 0        # the number of events up to the one with this number
+
+    def trim(self) -> int:
+        """Count more events, and delete those that are too old or too many, at most :data:`STEP`. Ends an audit.
+
+        If the store refuses, the next audit tries again.
+
+        :returns: how many events were deleted
+        """
+        try:
+            newest = self._store.latest_events(self._host_uuid, NEWEST)
+            now_ms = min((time.time_ns() // 1_000_000, *(one.event.at_ms for one in newest)))
+            before_ms = now_ms - self._days * _MS_A_DAY if len(newest) == NEWEST else 0
+            count, self._last = self._store.count_events(self._host_uuid, self._last, COUNTED)
+            self._counted += count
+            deleted = self._store.trim_events(self._host_uuid, before_ms, max(self._counted - self._kept, 0), STEP)
+        except exception.StoreError as error:
+            LOG.warning('The history of host %(host)s is not trimmed yet: %(error)s',
+                        {'host': self._host, 'error': error})
+            self._counted, self._last = 0, 0    # it is unknown how many are left
+            return 0
+        self._counted = max(self._counted - deleted, 0)
+        if not self._counted:
+            self._last = 0              # SQLite starts its numbers again when there are none
+        return deleted
+
 
 # A finding that stays is in the log again after so many audits: an hour, if a service audits once a minute.
 AUDITS_PER_REMINDER: Final = 60
@@ -52,17 +328,20 @@ _OVER = (findings.ABANDONED, findings.STALE_MIGRATION)
 class Audit:
     """Looks, and looks again if anything differs. It acts and reports only on differences that both looks show."""
 
-    def __init__(self, ledger: LockedLedger, rows: Rows, views: HostViews, gate: Gate,
-                 withheld_devices: WithheldDevices, unproven: Unproven, declarations: Declarations,
-                 claiming: Claiming, failed: FailedClaims, wipes: Wipes, resume: Resume) -> None:
-        self._ledger, self._rows, self._views, self._gate = ledger, rows, views, gate
-        self._withheld, self._unproven = withheld_devices, unproven
-        self._declarations, self._claiming, self._failed = declarations, claiming, failed
-        self._wipes, self._resume = wipes, resume
+    def __init__(self, host: ThisHost, rows: Rows, views: HostViews, declarations: Declarations, unproven: Unproven,
+                 failed: FailedClaims, resume: Resume) -> None:
+        self._host, self._ledger, self._rows, self._views = host, rows.ledger, rows, views
+        self._declarations, self._unproven, self._withheld = declarations, unproven, unproven.withheld
+        self._failed, self._resume, self._gate, self._wipes = failed, resume, resume.gate, resume.wipes
+        self._auditing = locks.Lock(locks.AUDITING, host.name)
+        self._audited: Audited | None = None    # assigned as one value
+        self._log, self._history = FindingsLog(host.name), History(host)
         self._since: dict[tuple[str, DeviceKey], int] = {}      # when this process first saw each finding
         # The claims that the service had forgotten by the last audit. In the first audit that sees one, the call that
         # made it may not be over.
         self._forgotten: frozenset[Record] = frozenset()
+
+    # -- a start and an audit -----------------------------------------------------------------------------------------
 
     def start(self, anew: bool = False) -> list[Finding]:
         """Open the ledger of a host that starts, and continue the work that the last manager left.
@@ -72,8 +351,52 @@ class Audit:
         :raises InvalidConfiguration: an option does not fit what the host has
         :raises HypervisorUnreachable, StoreError: no answer
         """
+        return self._told(lambda: self._open(anew))
+
+    def run(self, answer_waiting: Callable[[], bool]) -> list[Finding]:
+        """Audit the host, and carry out the requests of commands.
+
+        :param answer_waiting: does that; returns whether there were any
+        :raises HostTakenOver: another manager of this host has started; nothing was read
+        :raises HypervisorUnreachable, StoreError: no answer; nothing was changed
+        """
+        def run() -> list[Finding]:
+            self._host.store.check_epoch()
+            with self._auditing.held():
+                found = self._look()
+                # The next audit sees their changes.
+                if answer_waiting() and not self._ledger.is_discarded:
+                    found = self._look()
+                self._history.trim()
+            return found
+
+        found = self._told(run)
+        if not self._ledger.is_discarded:
+            self._unproven.go_on()
+            self._wipes.go_on()
+        return found
+
+    def _told(self, audit: Callable[[], list[Finding]]) -> list[Finding]:
+        """Run an audit, and tell the meter and the log of it."""
+        began, metering, reasons = time.perf_counter(), self._host.metering, None
+        try:
+            found = audit()
+        except exception.DeviceTrackError:
+            metering.tell(Meter.audited, time.perf_counter() - began, None)
+            raise
+        took = time.perf_counter() - began
+        if metering.meter is not None:          # else nobody needs it, and it reads every device
+            with contextlib.suppress(exception.StartIsOver):
+                reasons = self._ledger.now.reasons().values()
+        self._audited = Audited.of(time.time(), found, reasons)
+        if metering.meter is not None:
+            metering.tell(Meter.audited, took, self.state())
+        self._log.tell(found)
+        return found
+
+    def _open(self, anew: bool) -> list[Finding]:
         damaged = self._damaged()               # before any of them is written anew
-        self._views.prepare(self._rows.all_not_ended)
+        self._views.prepare()
         self._views.check_host()
         views = self._views.read()
         if not anew:
@@ -83,10 +406,10 @@ class Audit:
         self._rows.begin(views.records)
         self._views.open(views, self._withheld.marks)
         self._declarations.refresh(views.inventory, at_start=True)
-        with requests.keeping_answers():
+        with public_calls.keeping_answers():
             self._judge(views)
             self._note(views)
-            if self._gate.report_only is None and self._failed.give_back_claims(wait=anew):
+            if self._gate.report_only is None and self._failed.undo_failed(wait=anew):
                 views = self._views.read()
             went_on = self._resume.waits(views) and self._resume.go_on(views)
         if went_on:
@@ -102,18 +425,15 @@ class Audit:
             raise exception.InvalidConfiguration('device kinds', f'{one}, {other}', f'both are {overlap.what}, so one '
                                                  'device would have two owners: let only one option name it')
 
-    def run(self) -> list[Finding]:
-        """Audit a started host.
-
-        :raises HypervisorUnreachable, StoreError: no answer; nothing was changed
-        """
+    def _look(self) -> list[Finding]:
+        """Look, look again if anything differs, and do the work that both looks call for."""
         self._wipes.next_audit()
         self._ledger.end_earlier_wipes()
         damaged = self._damaged()
         self._failed.settle_doubts()
         if self._gate.report_only is None:
-            self._failed.give_back_claims()
-        self._views.prepare(self._rows.all_not_ended)
+            self._failed.undo_failed()
+        self._views.prepare()
         with self._views.reading() as before_look:
             looks = [self._views.read()]
             found, left = self._compare(looks[0]), unsettled.left_without_migration(looks[0])
@@ -131,7 +451,7 @@ class Audit:
         self._declarations.refresh(views.inventory)
         self._rows.follow(views.records)
         before, self._forgotten = self._forgotten, forgotten
-        with requests.keeping_answers():
+        with public_calls.keeping_answers():
             self._judge(views)
             self._withheld.try_again(views)
             self._note(views)
@@ -153,7 +473,7 @@ class Audit:
             self._unproven.disprove(used)
         # The service may not have saved the instance yet since its claim in this process.
         return [finding for finding in found if finding.kind != findings.UNKNOWN_OWNER
-                or not ((row := views.owners.get(finding.device)) and self._claiming.is_own(row))]
+                or not ((row := views.owners.get(finding.device)) and self._resume.is_own(row))]
 
     def _not_under_way(self, found: Sequence[Finding]) -> list[Finding]:
         """Leave out devices whose wipe here goes well, and add the news about the others."""
@@ -224,9 +544,27 @@ class Audit:
         self._since = {(finding.kind, finding.device): finding.since or now for finding in dated}
         return dated
 
-    def devices_of_instances_that_are_over(self) -> set[DeviceKey]:
-        """The devices held for instances that no longer have an allocation, by the last audit."""
-        return {device for kind, device in self._since if kind in _OVER}
+    # -- questions ----------------------------------------------------------------------------------------------------
+
+    def state(self) -> HostState:
+        """The host in numbers, only from memory. Quick."""
+        try:
+            pools = self._ledger.now.pool_states()
+        except exception.StartIsOver:
+            pools = None
+        return HostState(self._host.name, pools, self._audited, self._gate.is_open, len(self._rows.doubts),
+                         self._wipes.counted())
+
+    def providers(self) -> list[Provider]:
+        """The resource providers of the host."""
+        # The scheduler counts no device for a claim whose caller was told that it failed, nor for an instance that no
+        # longer has an allocation, by the last audit.
+        undone = {record.key for doubt in self._rows.doubts if doubt.undo for record in doubt.changes.insert}
+        over, now = undone | {device for kind, device in self._since if kind in _OVER}, self._ledger.now
+        unclaimed = [device for key in over if (device := now.device(key)) is not None]
+        return for_scheduler(self._views.providers.present, self._host.here.node,
+                             counts(now.pool_states(), unclaimed, self._gate.report_only is not None),
+                             list(self._declarations.known.values()))
 
 
 def _in_doubt(doubt: Doubt) -> Finding:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from devicetrack import exception
 from devicetrack import log
 from devicetrack import vocabulary
+from devicetrack.claims.host import ThisHost
 from devicetrack.compatibility.facts import Declaration
 from devicetrack.compatibility.facts import declaration_as_text
 from devicetrack.compatibility.facts import Facts
@@ -28,9 +29,7 @@ from devicetrack.objects.values import Inventory
 from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import MigrationType
 from devicetrack.objects.values import Record
-from devicetrack.store.api import Store
 from devicetrack.store.api import StoredDeclaration
-from devicetrack.virt.driver import VirtDriver
 
 LOG = log.logger(__name__)
 
@@ -41,8 +40,8 @@ class Declarations:
     :param declarer: asks the sources
     """
 
-    def __init__(self, driver: VirtDriver, store: Store, host_uuid: str, declarer: Declarer) -> None:
-        self._driver, self._store, self._host_uuid, self._declarer = driver, store, host_uuid, declarer
+    def __init__(self, host: ThisHost, declarer: Declarer) -> None:
+        self._driver, self._store, self._host_uuid, self._declarer = host.driver, host.store, host.uuid, declarer
         self.known: Mapping[TypeAtParent, Declaration] = {}
 
     @property

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from devicetrack import exception
 from devicetrack import log
 from devicetrack import vocabulary
-from devicetrack.claims.boot import Boot
-from devicetrack.claims.claiming import Claiming
-from devicetrack.claims.guest_rows import GuestRows
-from devicetrack.claims.locked_ledger import LockedLedger
+from devicetrack.claims.claim import Claiming
+from devicetrack.claims.host import ThisHost
+from devicetrack.claims.life import Life
 from devicetrack.claims.rows import Rows
+from devicetrack.claims.views import Boot
 from devicetrack.engine.views import by_instance
 from devicetrack.engine.views import named_by_domain
 from devicetrack.engine.views import naming_domains
@@ -20,7 +20,6 @@ from devicetrack.engine.views import Views
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Record
-from devicetrack.virt.driver import VirtDriver
 
 LOG = log.logger(__name__)
 
@@ -28,10 +27,9 @@ LOG = log.logger(__name__)
 class Definitions:
     """The definitions that this host's guests start from."""
 
-    def __init__(self, driver: VirtDriver, ledger: LockedLedger, rows: Rows, guest_rows: GuestRows, claiming: Claiming,
-                 boot: Boot) -> None:
-        self._driver, self._ledger, self._rows, self._guest_rows = driver, ledger, rows, guest_rows
-        self._claiming, self._boot = claiming, boot
+    def __init__(self, host: ThisHost, rows: Rows, life: Life, claiming: Claiming, boot: Boot) -> None:
+        self._driver, self._ledger, self._rows, self._life = host.driver, rows.ledger, rows, life
+        self._claiming, self.boot = claiming, boot
         self._told: dict[str, str] = {}         # by instance, why its definition is not of this boot yet
 
     def bring_one(self, instance_uuid: str) -> None:
@@ -41,20 +39,20 @@ class Definitions:
 
         :raises InvalidDocument: the definition does not say which device each of its paths meant
         """
-        if not self._boot.has_changed or self._boot.is_ready(instance_uuid):
+        if not self.boot.has_changed or self.boot.is_ready(instance_uuid):
             return
         usage = self._driver.get_usage()
         if instance_uuid not in usage.running:
             self._rewrite(instance_uuid, named_by_domain(usage).get(instance_uuid, set()),
                           instance_uuid in naming_domains(usage))
-        self._boot.set_ready(instance_uuid)
+        self.boot.set_ready(instance_uuid)
 
     def rewrite(self, instance_uuid: str, definition: str, before_move: bool) -> str:
         """Update a definition that the hypervisor does not have. The caller has realized the guest's devices.
 
-        :param before_move: as :meth:`.guest_rows.GuestRows.used_by_guest`
+        :param before_move: as :meth:`.Life.used_by_guest`
         """
-        used, beside = self._guest_rows.devices_of_guest(instance_uuid, before_move)
+        used, beside = self._life.devices_of_guest(instance_uuid, before_move)
         if not used:
             return definition
         return self._driver.rewrite_definition(definition, used, beside, self._is_untracked)
@@ -68,20 +66,20 @@ class Definitions:
 
         :returns: whether there was work to do
         """
-        if self._boot.is_recorded:
+        if self.boot.is_recorded:
             return False
-        done, tried = True, not self._boot.is_new_host
+        done, tried = True, not self.boot.is_new_host
         if tried:
             named, naming = named_by_domain(views.usage), naming_domains(views.usage)
             for rows in by_instance(views.records):
                 instance_uuid = rows[0].instance_uuid
-                if not self._boot.is_ready(instance_uuid):
+                if not self.boot.is_ready(instance_uuid):
                     if self._bring(rows, named.get(instance_uuid, set()), instance_uuid in naming, views):
-                        self._boot.set_ready(instance_uuid)
+                        self.boot.set_ready(instance_uuid)
                     else:
                         done = False
         if done:
-            self._boot.record()
+            self.boot.record()
             self._told.clear()
         return tried
 
@@ -107,7 +105,7 @@ class Definitions:
                 LOG.warning('The devices of instance %(instance)s are not ready after the host booted; every audit '
                             'tries again: %(error)s', {'instance': instance_uuid, 'error': error})
                 return False
-            self._boot.set_realized(instance_uuid)
+            self.boot.set_realized(instance_uuid)
             return instance_uuid in views.usage.running or self._is_rewritten(instance_uuid, named, names_any)
 
     def _is_rewritten(self, instance_uuid: str, named: Collection[DeviceKey], names_any: bool) -> bool:
@@ -131,7 +129,7 @@ class Definitions:
         if names_any and not in_it:
             # Without a record a path of an earlier boot may mean another guest's device by now, or none. The driver
             # must refuse such a definition too.
-            in_it = self._guest_rows.used_by_guest(records)
+            in_it = self._life.used_by_guest(records)
         if in_it:
             self._driver.rewrite_guest(list(map(DeviceAssignment.from_record, in_it)), [
                 DeviceAssignment.from_record(record) for record in records if record not in in_it], self._is_untracked)

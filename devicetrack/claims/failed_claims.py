@@ -1,66 +1,171 @@
-"""The end of claims that failed, and of commits in doubt: devices that a caller will never have go back."""
+"""The end of claims that failed, and of commits in doubt: devices that a caller will never have go back.
+
+The callers know that these claims failed, so nobody else gives the devices back. A file for each claim names the
+instance. It lasts until the devices of the claim are on their way back.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Sequence
 import contextlib
+import json
+import operator
+import os
+import re
+from typing import Any
 from typing import Final
 
 from devicetrack import exception
 from devicetrack import log
+from devicetrack import ownfiles
 from devicetrack import vocabulary
-from devicetrack.claims.given_up import GivenUp
-from devicetrack.claims.given_up import GivenUpClaims
+from devicetrack.claims.host import OwnProcess
+from devicetrack.claims.host import ThisHost
 from devicetrack.claims.instance_fields import Fields
+from devicetrack.claims.instance_fields import InstanceFields
 from devicetrack.claims.life import Life
-from devicetrack.claims.own_process import OwnProcess
-from devicetrack.claims.rows import Doubt
 from devicetrack.claims.rows import Rows
-from devicetrack.claims.unrecorded_starts import UnrecordedStarts
+from devicetrack.claims.unfinished import Doubt
+from devicetrack.claims.unfinished import FailedClaim
+from devicetrack.claims.unfinished import ToldStart
+from devicetrack.claims.unfinished import Unfinished
 from devicetrack.engine import migrations
 from devicetrack.engine.views import named_migrations
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects.values import Record
-from devicetrack.virt.driver import VirtDriver
 
 LOG = log.logger(__name__)
+
+_CLAIM_ID: Final = re.compile(r'[0-9a-f]+-[0-9a-f]+')
+_UNFINISHED: Final = '.new'
 
 # What InstanceNotClaimed says that an instance does not have.
 NOT_FAILED: Final = 'of a claim that did not fail'
 
 
+class RememberedClaims:
+    """The failed claims of one host, over restarts: those of this process, and those whose files it found.
+
+    Files that appear later are not read. They come from a manager that was closed, whose claims belong to this one: it
+    may have started a guest on their devices since.
+
+    :param state_path: the host's state directory. The caller has taken the host
+    :param process: the manager's
+    :param unfinished: gets the claims
+    """
+
+    def __init__(self, state_path: str, process: OwnProcess, unfinished: Unfinished) -> None:
+        self._directory, self.process, self._unfinished = os.path.join(state_path, 'given-up'), process, unfinished
+        for claim in self._read():
+            unfinished.note(claim)
+
+    def remember(self, claim: FailedClaim) -> None:
+        """Remember a claim durably, unless this is a forked child: its parent has the claim, and goes on with it."""
+        if _CLAIM_ID.fullmatch(claim.claim_id) is None:
+            self._unfinished.end(FailedClaim, claim.claim_id)   # no manager made it, so nothing has it
+        elif self.process.is_this:
+            self._unfinished.note(claim)
+            self._write(claim)
+
+    def forget(self, claim_id: str) -> None:
+        """Forget a claim whose devices went back. An error is only logged: the next start checks the claim again."""
+        self._unfinished.end(FailedClaim, claim_id)
+        if _CLAIM_ID.fullmatch(claim_id) is None:
+            return                              # no file has such a name, and callers may pass any
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(os.path.join(self._directory, claim_id))
+        except OSError as error:
+            LOG.warning('The record of the failed claim %(claim)s cannot be removed: %(error)s',
+                        {'claim': claim_id, 'error': error})
+
+    @contextlib.contextmanager
+    def unless_it_ends(self, claim: FailedClaim) -> Iterator[None]:
+        """Remember a claim, durably after the block, unless the block ends it: then it calls :meth:`forget`."""
+        self._unfinished.note(claim)
+        try:
+            yield
+        finally:
+            if self.has(claim.claim_id):
+                self.remember(claim)
+
+    def has(self, claim_id: str) -> bool:
+        """Whether a claim failed, and its devices may not be back. Quick."""
+        return self._unfinished.get(FailedClaim, claim_id) is not None
+
+    def all(self, instance_uuid: str | None = None) -> list[FailedClaim]:
+        """The claims of one instance, or of all. Quick."""
+        return sorted((claim for claim in self._unfinished.all(FailedClaim)
+                       if instance_uuid in (None, claim.instance_uuid)), key=operator.attrgetter('claim_id'))
+
+    def _write(self, claim: FailedClaim) -> None:
+        """Write the file of a claim. An error of the file system is only logged, since the caller raises another."""
+        path = os.path.join(self._directory, claim.claim_id)
+        try:
+            ownfiles.make_directory(self._directory)
+            descriptor = os.open(path + _UNFINISHED, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            with open(descriptor, 'w', encoding='ascii') as file:
+                json.dump(claim._asdict(), file)
+                file.flush()
+                os.fsync(descriptor)
+            os.replace(path + _UNFINISHED, path)
+            ownfiles.sync_directory(self._directory)
+        except OSError as error:
+            LOG.error('Claim %(claim)s of instance %(instance)s failed, and after a restart nobody would know it: '
+                      '%(error)s; release the instance on this host, unless an audit gives its devices back before',
+                      {'claim': claim.claim_id, 'instance': claim.instance_uuid, 'error': error})
+
+    def _read(self) -> list[FailedClaim]:
+        """Read the files. One that cannot be read is logged and left out."""
+        found = []
+        names: list[str] = []
+        try:
+            ownfiles.check_directory(self._directory)       # else other users could name claims to give back
+            names = sorted(os.listdir(self._directory))
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            LOG.error('%(path)s cannot be read: %(error)s', {'path': self._directory, 'error': error})
+        for name in names:
+            if name.endswith(_UNFINISHED):
+                continue
+            try:
+                with open(os.path.join(self._directory, name), encoding='ascii') as file:
+                    said = json.load(file)
+                claim = FailedClaim(said['instance_uuid'], said['claim_id'], said['migration_uuid'],
+                                said.get('takes') is True)
+                if claim.claim_id != name or not isinstance(claim.instance_uuid, str):
+                    raise ValueError('it names another claim')
+            except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+                LOG.warning('%(path)s cannot be read: %(error)s',
+                            {'path': os.path.join(self._directory, name), 'error': error})
+            else:
+                found.append(claim)
+        return found
+
+
 class FailedClaims:
     """Gives back what failed claims of one host took.
 
-    :param given_up: remembers claims that could not be given back
-    :param process: the manager's, which has the claims
-    :param starts: the guests that run, as the service says
+    :param remembered: the claims that could not be undone
+    :param instances: reads and sets the fields of the service's instances
     :param go_on: calls a function with those of the start that goes on with the claims of this one
     """
 
-    def __init__(self, rows: Rows, life: Life, given_up: GivenUpClaims, driver: VirtDriver, process: OwnProcess,
-                 starts: UnrecordedStarts,
+    def __init__(self, host: ThisHost, rows: Rows, life: Life, remembered: RememberedClaims, instances: InstanceFields,
                  go_on: Callable[[Callable[[FailedClaims], Fields]], Fields]) -> None:
-        self._rows, self._life, self._given_up, self._driver = rows, life, given_up, driver
-        self.process, self.starts, self.go_on = process, starts, go_on
-
-    def give_up(self, instance_uuid: str, claim_id: str, migration_uuid: str | None, takes: bool = False) -> None:
-        """Let the next audit give back a claim, if it was recorded: its caller will never have it.
-
-        :param takes: as :meth:`abort`
-        """
-        self._given_up.remember(GivenUp(instance_uuid, claim_id, migration_uuid, takes))
-
-    def has_given_up(self, claim_id: str) -> bool:
-        """Whether a claim failed, and its devices may not be back. Quick."""
-        return self._given_up.has(claim_id)
+        self._driver, self._rows, self._life, self._remembered = host.driver, rows, life, remembered
+        self.unfinished, self.process, self.instances, self.go_on = (
+            rows.unfinished, remembered.process, instances, go_on)
+        self.remember, self.has_failed = remembered.remember, remembered.has
 
     def has_any(self, instance_uuid: str) -> bool:
         """Whether :meth:`undo_earlier` has something to do for an instance. Quick."""
-        return bool(self._given_up.of_instance(instance_uuid) or self._rows.doubts_of(instance_uuid))
+        return bool(self._remembered.all(instance_uuid) or self._rows.doubts_of(instance_uuid))
 
     def check_kept(self, instance_uuid: str, devices: Iterable[Record | DeviceAssignment]) -> None:
         """Check that no failed claim took these devices of an instance: an audit gives them back. Quick.
@@ -70,7 +175,7 @@ class FailedClaims:
         in_doubt = {record.claim_id for doubt in self._rows.doubts_of(instance_uuid) if doubt.undo
                     for record in doubt.changes.insert}
         for one in devices:
-            if one.state == vocabulary.CLAIMED and (one.claim_id in in_doubt or self.has_given_up(one.claim_id)):
+            if one.state == vocabulary.CLAIMED and (one.claim_id in in_doubt or self.has_failed(one.claim_id)):
                 raise exception.InstanceNotClaimed(instance_uuid, NOT_FAILED)
 
     def guest_may_run_unrecorded(self, instance_uuid: str, since: int) -> bool:
@@ -78,7 +183,8 @@ class FailedClaims:
 
         :param since: the moment at which its claim was made
         """
-        if not self.starts.said_since(since, instance_uuid):
+        told = self.unfinished.get(ToldStart, instance_uuid)
+        if told is None or told.moment <= since:
             return False
         try:
             usage = self._driver.get_usage()
@@ -86,8 +192,31 @@ class FailedClaims:
             return True
         return bool(usage.unknown) or instance_uuid in usage.domains
 
-    def abort(self, instance_uuid: str, claim_id: str, migration_uuid: str | None, takes: bool = False, *,
-              then: Callable[[], Fields]) -> Fields:
+    def take_off(self, instance: Any, claimed: Fields, claim_id: str, migration_uuid: str | None) -> Fields:
+        """Remove from the instance the devices that a claim took and gave back.
+
+        :param claimed: the fields that the claim set, as far as they are known
+        :returns: the fields that it set on the instance
+        """
+        after, now = Fields(), Fields(**{**claimed, **self.instances.read(instance)})
+        resources, context = now.get('resources'), now.get('migration_context')
+        # The instance may have the context of another migration: of an earlier one that nobody cleared, or of a later
+        # one.
+        ours = [one for one in (context, claimed.get('migration_context'))
+                if one is not None and one.migration_uuid == migration_uuid]
+        before = ours[0].old_resources if ours else None
+        if resources is not None:
+            names_it = any(one.claim_id == claim_id for one in resources)
+        else:
+            names_it = 'resources' not in now and (migration_uuid is None or before is not None)
+        if names_it:
+            after['resources'] = before
+        if migration_uuid is not None and (context is None or context in ours):
+            after['migration_context'] = None
+        self.instances.set(instance, after)
+        return after
+
+    def abort(self, claim: FailedClaim, then: Callable[[], Fields]) -> Fields:
         """Give back what one claim took, and make current again what it made old. Waits for the instance.
 
         What the background gives back already, as another call ended the claim before, is left to it.
@@ -96,14 +225,13 @@ class FailedClaims:
         of the call that the claim failed. If another manager of the host has started, it has the claim, and this one
         orders nothing.
 
-        :param takes: whether it is known that the claim is one for devices
         :param then: takes the devices off the instance, after the transaction; also if some cannot go back yet. It is
             not called if a later claim of the migration stands, whose devices and migration context stay as they are
         :returns: the answer of ``then``, or no field
         """
-        claim = GivenUp(instance_uuid, claim_id, migration_uuid, takes)
-        with self._given_up.unless_it_ends(claim), self._rows.working(instance_uuid):
-            self.starts.forget(instance_uuid)
+        instance_uuid, claim_id, migration_uuid, takes = claim
+        with self._remembered.unless_it_ends(claim), self._rows.working(instance_uuid):
+            self.unfinished.end(ToldStart, instance_uuid)
             try:
                 records = [record for record in self._rows.of_instance(instance_uuid)
                            if not self._life.is_wiped(record)]
@@ -113,30 +241,30 @@ class FailedClaims:
                 leaving = self._life.advance(_end_of(records, taken, moves, stands))
             except exception.HostTakenOver:
                 if not self._rows.is_over:
-                    self._given_up.forget(claim_id)             # its rows are another manager's
+                    self._remembered.forget(claim_id)             # its rows are another manager's
                 raise
-            self._given_up.forget(claim_id)
+            self._remembered.forget(claim_id)
             try:
                 return Fields() if stands else then()
             finally:
-                self._life.give_back(leaving)
+                self._life.release(leaving)
 
-    def give_back_claims(self, wait: bool = False) -> bool:
+    def undo_failed(self, wait: bool = False) -> bool:
         """Give back the devices of failed claims that could not be given back before. Every start and audit calls it.
 
         :param wait: as :meth:`_undo`
         :returns: whether there was any such claim
         """
-        waiting = self._given_up.all()
+        waiting = self._remembered.all()
         for claim in waiting:
             with self._rows.if_idle(claim.instance_uuid) as idle:
                 if not idle or self._is_in_doubt(claim):
                     continue
                 with contextlib.suppress(exception.StoreError, exception.DriverError):
-                    self._give_back_late(claim, wait)
+                    self._undo_late(claim, wait)
         return bool(waiting)
 
-    def _is_in_doubt(self, claim: GivenUp) -> bool:
+    def _is_in_doubt(self, claim: FailedClaim) -> bool:
         for doubt in self._rows.doubts:
             if doubt.changes.insert:
                 if claim.claim_id in {record.claim_id for record in doubt.changes.insert}:
@@ -145,7 +273,7 @@ class FailedClaims:
                 return True
         return False
 
-    def _give_back_late(self, claim: GivenUp, wait: bool) -> list[Record]:
+    def _undo_late(self, claim: FailedClaim, wait: bool) -> list[Record]:
         """Give back a claim some time after it failed. The caller works on its instance.
 
         :param wait: as :meth:`_undo`
@@ -158,7 +286,7 @@ class FailedClaims:
             LOG.warning('Claim %(claim)s of instance %(instance)s cannot be given back yet: %(error)s',
                         {'claim': claim.claim_id, 'instance': claim.instance_uuid, 'error': error})
             raise
-        self._given_up.forget(claim.claim_id)
+        self._remembered.forget(claim.claim_id)
         return gave
 
     def _undo(self, instance_uuid: str, claim_id: str | None, moves: Collection[str], wait: bool,
@@ -198,7 +326,7 @@ class FailedClaims:
         told apart.
 
         :param taken: the rows of this claim
-        :param takes: as :meth:`abort`
+        :param takes: as :class:`.FailedClaim` says
         """
         if _stands(records, moves, claim_id):
             return True
@@ -269,7 +397,7 @@ class FailedClaims:
             with self._rows.working(instance_uuid):
                 self.undo_earlier(instance_uuid)
         finally:
-            self._life.start_wipes()
+            self._life.wipes.go_on()
         return True
 
     def undo_earlier(self, instance_uuid: str) -> list[Record]:
@@ -286,8 +414,8 @@ class FailedClaims:
         gave: list[Record] = []
         for doubt in self._rows.doubts_of(instance_uuid):
             gave += self._settle_doubt(doubt, wait=True)
-        for claim in self._given_up.of_instance(instance_uuid):
-            gave += self._give_back_late(claim, wait=True)
+        for claim in self._remembered.all(instance_uuid):
+            gave += self._undo_late(claim, wait=True)
         return gave
 
 

@@ -1,4 +1,4 @@
-"""The identity of a host, and the lock that makes one process its manager."""
+"""The identity of a host, and the process that is its manager: its lock, and what no child of it may do."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import hashlib
 import hmac
 import os
 import re
+from typing import Any
 from typing import Final
+from typing import NamedTuple
 from typing import Self
 import uuid
 import weakref
@@ -15,8 +17,12 @@ import weakref
 from devicetrack import exception
 from devicetrack import filelock
 from devicetrack import ownfiles
+from devicetrack.claims.metering import Metering
+from devicetrack.claims.service import ServiceView
 from devicetrack.conf import manager as manager_options
+from devicetrack.engine.migrations import Endpoint
 from devicetrack.store import api as store_api
+from devicetrack.virt.driver import VirtDriver
 
 _NAMESPACE = uuid.UUID('6f2d1d5c-8f3c-5d0e-9f53-3c1a0c7a4e55')
 
@@ -31,6 +37,26 @@ _COMMAND: Final = b'command\n'
 _LONGEST_FILE: Final = 64          # the file has one line of 33 characters
 
 REMEDY = 'make the id of this machine (systemd-machine-id-setup), or name another file that has one'
+
+
+class ThisHost(NamedTuple):
+    """One start of a host, as each of its rooms gets it: what it is called, and whom a room may ask.
+
+    ``here`` is the host and its node, as migrations name them, and ``uuid`` is the host's in the store. The ``store``
+    refuses the writes of this start when another one has begun. ``options`` are those of ``[devicetrack]``.
+    """
+
+    here: Endpoint
+    uuid: str
+    driver: VirtDriver
+    store: store_api.Store
+    service: ServiceView
+    options: Any
+    metering: Metering
+
+    @property
+    def name(self) -> str:
+        return self.here.host
 
 
 class HostLock:
@@ -165,3 +191,25 @@ def identify(store: store_api.Store, name: str, machine_id_path: str) -> store_a
         known = new_host(name, digest)
         store.add_host(known)
     return known
+
+
+class OwnProcess:
+    """The process that makes this object.
+
+    :param host: the host's name
+    """
+
+    __slots__ = ('_host', '_pid')
+
+    def __init__(self, host: str) -> None:
+        self._host, self._pid = host, os.getpid()
+
+    @property
+    def is_this(self) -> bool:
+        """Whether this process is the one, and no forked child of it."""
+        return os.getpid() == self._pid
+
+    def check(self) -> None:
+        """:raises ForkedManager: this process is a child of the manager's"""
+        if not self.is_this:
+            raise exception.ForkedManager(self._host, self._pid)

@@ -1,7 +1,8 @@
-"""The fields of the service's instances that concern devices. Only this module reads or sets them."""
+"""The fields and the images of the service's instances. Only this module reads or sets what concerns devices there."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 from typing import TypedDict
 
@@ -57,3 +58,24 @@ class ReturnedFields(InstanceFields):
 
     def set(self, instance: Any, fields: Fields) -> None:
         """Do nothing."""
+
+
+class ImageProperties:
+    """The properties of an instance's image: ``instance.image_meta.properties``, a mapping or an object with fields.
+
+    They are read only when needed, since a service may fetch them from its database.
+    """
+
+    __slots__ = ('_instance',)
+
+    def __init__(self, instance: Any) -> None:
+        self._instance = instance
+
+    def get(self, name: str) -> Any:
+        """Return a property, or None if the image has no such property or the instance has no image."""
+        image = getattr(self._instance, 'image_meta', None)
+        if image is None:
+            return None
+        properties = image.get('properties') if isinstance(image, Mapping) else getattr(image, 'properties', None)
+        get = getattr(properties, 'get', None)
+        return get(name) if get is not None else getattr(properties, name, None)

@@ -1,8 +1,8 @@
 """The life of an assignment after its claim: the guest starts, the instance moves, the device goes back.
 
-These steps change rows, and give devices back from the guest outwards: the guest leaves a device, then the device
+These steps change rows, and release devices from the guest outwards: the guest leaves a device, then the device
 leaves the host, then its row leaves the store, then the ledger frees it. Calls, recovery and moves consist of these
-steps and of those of :mod:`.claiming`.
+steps and of those of :mod:`.claim`.
 """
 
 from __future__ import annotations
@@ -15,15 +15,17 @@ from devicetrack import exception
 from devicetrack import log
 from devicetrack import vocabulary
 from devicetrack.claims.declarations import Declarations
-from devicetrack.claims.giving import Giving
-from devicetrack.claims.guest_rows import GuestRows
-from devicetrack.claims.guest_rows import is_set_aside
+from devicetrack.claims.host import ThisHost
+from devicetrack.claims.releasing import Releasing
+from devicetrack.claims.releasing import Wipes
 from devicetrack.claims.rows import Rows
-from devicetrack.claims.unrecorded_starts import UnrecordedStarts
-from devicetrack.claims.wipes import Wipes
+from devicetrack.claims.unfinished import ToldStart
 from devicetrack.engine import lifecycle
+from devicetrack.engine import migrations
+from devicetrack.engine.migrations import Move
 from devicetrack.engine.migrations import Settlement
 from devicetrack.objects import details
+from devicetrack.objects import DeviceAssignment
 from devicetrack.objects.event import NO_NOTE
 from devicetrack.objects.event import Note
 from devicetrack.objects.values import Record
@@ -39,28 +41,120 @@ class Life:
     The caller of a step that changes rows of one instance works on the instance (:meth:`.rows.Rows.working`).
 
     :param wipes: wipes devices in the background
-    :param starts: forgets the start of a guest whose devices go back
     """
 
-    def __init__(self, rows: Rows, guest_rows: GuestRows, declarations: Declarations, giving: Giving,
-                 wipes: Wipes, starts: UnrecordedStarts) -> None:
-        self._rows, self._guest_rows, self._declarations = rows, guest_rows, declarations
-        self._giving, self._wipes, self._starts = giving, wipes, starts
+    def __init__(self, host: ThisHost, rows: Rows, declarations: Declarations, releasing: Releasing,
+                 wipes: Wipes) -> None:
+        self._here, self._service = host.here, host.service
+        self._rows, self._declarations, self.releasing, self.wipes = rows, declarations, releasing, wipes
+
+    # -- which rows a guest uses --------------------------------------------------------------------------------------
+
+    def used_by_guest(self, records: Sequence[Record], before_move: bool = False) -> list[Record]:
+        """Choose the rows of one instance whose devices its guest should have now.
+
+        While the instance moves to other devices of this host, these are the new ones, unless its guest was started
+        again on the old ones.
+
+        :param before_move: choose the old ones: the guest should be as it was before the move
+        """
+        there = [record for record in records if record.state != vocabulary.RELEASING]
+        roles = {record.role for record in there}
+        if before_move:
+            if vocabulary.OLD in roles:
+                return [record for record in there if record.role == vocabulary.OLD]
+            # Rows of a migration are new. Before it, the instance had the rows without a migration, or none.
+            return [record for record in there if record.migration_uuid is None]
+        if taken_back(records):
+            return [record for record in there if record.migration_uuid is None]
+        order = (vocabulary.INCOMING, vocabulary.CURRENT, vocabulary.OLD)
+        role = next((role for role in order if role in roles), None)
+        if role == vocabulary.OLD and self.moves_to_nothing(there):
+            return []
+        return [record for record in there if record.role == role]
+
+    def devices_of_guest(self, instance_uuid: str, before_move: bool,
+                         ) -> tuple[list[DeviceAssignment], list[DeviceAssignment]]:
+        """The devices in the definition of an instance's guest, and others that only its metadata records.
+
+        :param before_move: as :meth:`used_by_guest`
+        """
+        records = self._rows.of_instance(instance_uuid)
+        used = self.used_by_guest(records, before_move)
+        beside = [record for record in records if record not in used and record.state != vocabulary.RELEASING]
+        return list(map(DeviceAssignment.from_record, used)), list(map(DeviceAssignment.from_record, beside))
+
+    def is_released(self, records: Sequence[Record], before_move: bool) -> bool:
+        """Whether all devices of an instance are on their way back, although its guest should have some here.
+
+        These do not count, since a guest that should have no other devices starts without any: devices that are set
+        aside, those that the instance left for none in a move on this host, and those of a move on this host that was
+        undone. If only such a move may explain the rows, this asks the service. While that is unknown, they count.
+
+        :param before_move: as :meth:`used_by_guest`
+        """
+        if any(record.state != vocabulary.RELEASING for record in records):
+            return False
+        counted = [record for record in records if not is_set_aside(record)]
+        if any(record.migration_uuid is None for record in counted):
+            return True
+        left, new = ({record.migration_uuid for record in counted if record.migration_uuid is not None
+                      and (record.role == vocabulary.OLD) == is_old} for is_old in (True, False))
+        if self._service.ends_moves_by_calls:
+            left.clear()                        # nobody can tell where that move went
+        if before_move:
+            new.clear()
+        if not left | new:
+            return False
+        known = self._service.migrations(sorted(left | new)) or {}
+        return not (known.keys() >= left | new
+                    and all(self._stayed_here(known[uuid]) and not self._is_undone_here(known[uuid]) for uuid in left)
+                    and all(self._is_undone_here(known[uuid]) for uuid in new))
+
+    def misses(self, records: Sequence[Record], gave: Sequence[Record]) -> bool:
+        """Whether a guest without devices should have some, because claims of its instance failed.
+
+        A guest that was to move on this host starts with what it had before. This asks the service where it was to
+        move, and without an answer the guest misses its devices.
+
+        :param records: the rows of the instance now
+        :param gave: the rows that these claims had
+        """
+        moves = {record.migration_uuid for record in gave}
+        if not moves or None in moves or any(
+                record.role == vocabulary.OLD and record.migration_uuid in moves for record in records):
+            return bool(moves)
+        known = self._service.migrations(sorted(filter(None, moves))) or {}
+        return not all(uuid in known and self._stayed_here(known[uuid]) for uuid in moves)
+
+    def _stayed_here(self, move: Move) -> bool:
+        """Whether a migration moved an instance on this host. After any other, an instance that is here came back."""
+        return self._here.is_at(move.source) and self._here.is_at(move.destination)
+
+    def _is_undone_here(self, move: Move) -> bool:
+        """Whether a migration left from this host and was undone, or is about to be."""
+        return self._here.is_at(move.source) and (
+            move.outcome == migrations.UNDONE or move.status == migrations.REVERTING)
+
+    def moves_to_nothing(self, old: Sequence[Record]) -> bool:
+        """Whether an instance with only old rows moves on this host to no devices. Then its claim was here."""
+        context = self._rows.context(old[0].instance_uuid)
+        return context is not None and context.migration_uuid == old[0].migration_uuid
 
     # -- changing rows ------------------------------------------------------------------------------------------------
 
     def settle(self, settlement: Settlement, wait: bool = True, note: Note = NO_NOTE) -> None:
         """Change rows of one instance in one transaction; then give back the devices that the settlement says.
 
-        :param wait: as :meth:`give_back`
+        :param wait: as :meth:`release`
         :param note: facts for the events that are not in the rows
         """
-        self.give_back(self.advance(settlement, note), wait)
+        self.release(self.advance(settlement, note), wait)
 
     def advance(self, settlement: Settlement, note: Note = NO_NOTE) -> list[Record]:
         """Run only the transaction of a settlement.
 
-        :returns: the rows of ``give`` as they are after it, for :meth:`give_back`
+        :returns: the rows of ``give`` as they are after it, for :meth:`release`
         """
         after = [(record, record._replace(role=lifecycle.next_role(record.role, lifecycle.STAYS),
                                           state=lifecycle.next_state(record.state, lifecycle.STARTED),
@@ -90,13 +184,13 @@ class Life:
         :raises StoreError: the guest runs anyway, and an audit records that
         """
         records = self._rows.of_instance(instance_uuid)
-        released = self._guest_rows.is_released(records, before_move)
-        used_now = records if released else self._guest_rows.used_by_guest(records, before_move)
+        released = self.is_released(records, before_move)
+        used_now = records if released else self.used_by_guest(records, before_move)
         old = tuple(record for record in used_now if record.role == vocabulary.OLD and not released)
         # If no other row is part of the move that this undoes, nobody else will end it.
         over = bool(old) and all(record.migration_uuid is None or record in old for record in records)
         self.settle(Settlement(arrive=tuple(record for record in used_now if record not in old), settle=old, over=over))
-        return self._guest_rows.used_by_guest(self._rows.of_instance(instance_uuid), before_move)
+        return self.used_by_guest(self._rows.of_instance(instance_uuid), before_move)
 
     def set_aside(self, instance_uuid: str) -> None:
         """Record that an instance comes to this host without devices: its guest misses none that is on its way back.
@@ -109,14 +203,14 @@ class Life:
         left = [record for record in self._rows.of_instance(instance_uuid)
                 if record.state == vocabulary.RELEASING and not is_set_aside(record)]
         if left:
-            self._wipes.leave(left)
+            self.wipes.leave(left)
             self._rows.write(Changes(update=tuple(Update(record, record.changed(
                 role=lifecycle.next_role(record.role, lifecycle.SET_ASIDE), migration_uuid=None)) for record in left)))
 
     def note_reboot(self, instance_uuid: str) -> None:
         """Record the versions that the guest may have seen of its devices since it rebooted, if they are newer."""
         seen = [(record, self._declarations.seen_at_reboot(record))
-                for record in self._guest_rows.used_by_guest(self._rows.of_instance(instance_uuid))
+                for record in self.used_by_guest(self._rows.of_instance(instance_uuid))
                 if record.state == vocabulary.ACTIVE]
         changed = tuple(Update(record, record.changed(seen=now))
                         for record, now in seen if record.seen != now)
@@ -137,66 +231,81 @@ class Life:
                      if record.role == vocabulary.OLD and record.state != vocabulary.RELEASING
                      and record.migration_uuid is not None and details.port_of(record.details) is not None]
             known = left_for(sorted({str(record.migration_uuid) for record in ports})) if ports else ()
-            self._giving.vacate([record for record in ports if record.migration_uuid in known])
+            self.releasing.vacate([record for record in ports if record.migration_uuid in known])
         except exception.DeviceTrackError as error:
             LOG.warning('Devices that the guest of instance %(instance)s has left still have the addresses of its '
                         'ports: %(error)s', {'instance': instance_uuid, 'error': error})
 
     # -- giving back --------------------------------------------------------------------------------------------------
 
-    def give(self, records: Sequence[Record], wait: bool) -> None:
-        """Run the give path for rows of one instance.
+    def release_some(self, records: Sequence[Record], wait: bool) -> None:
+        """Release the devices of some rows of one instance.
 
-        :param wait: as :meth:`give_back`
+        :param wait: as :meth:`release`
         """
         self.settle(Settlement(give=tuple(records)), wait)
 
-    def give_back(self, leaving: Sequence[Record], wait: bool = True) -> None:
+    def release(self, leaving: Sequence[Record], wait: bool = True) -> None:
         """Take devices that are on their way back from the host, and then their rows from the store.
 
         :param wait: wait for wipes; False wipes devices in the background
         """
         if wait:
-            self._wipes.leave(leaving)
-            self._giving.give_back(leaving)
+            self.wipes.leave(leaving)
+            self.releasing.release(leaving)
         else:
-            self._wipes.give_back(leaving)
+            self.wipes.release(leaving)
 
-    def give_back_replaced(self, leaving: Sequence[Record], wait: bool = False) -> None:
-        """As :meth:`give_back`, for devices in whose place their claim took others. What fails waits for an audit."""
+    def release_replaced(self, leaving: Sequence[Record], wait: bool = False) -> None:
+        """As :meth:`release`, for devices in whose place their claim took others. What fails waits for an audit."""
         try:
-            self.give_back(leaving, wait)
+            self.release(leaving, wait)
         except exception.DeviceTrackError as error:
             LOG.warning('Devices of instance %(instance)s in whose place it has others cannot go back yet: %(error)s',
                         {'instance': leaving[0].instance_uuid, 'error': error})
 
-    def start_wipes(self) -> None:
-        """Start the waiting wipes in the background. Quick. The caller must not work on an instance."""
-        self._wipes.go_on()
-
     def is_wiped(self, record: Record) -> bool:
         """Whether the background gives a device back already."""
-        return record.state == vocabulary.RELEASING and self._wipes.has(record.key)
+        return record.state == vocabulary.RELEASING and self.wipes.has(record.key)
 
     def are_wiped(self, records: Sequence[Record]) -> bool:
         """Whether rows of one instance only need wipes of their devices in the background."""
         return all(record.state == vocabulary.RELEASING and record.migration_uuid is None for record in records) \
-            and self._wipes.takes(records)
+            and self.wipes.takes(records)
 
-    def release(self, records: Sequence[Record], wait: bool, then: Callable[[], object] = lambda: None) -> None:
+    def release_all(self, records: Sequence[Record], wait: bool, then: Callable[[], object] = lambda: None) -> None:
         """Give back everything that an instance holds here, in whatever role.
 
-        :param wait: as :meth:`give_back`
+        :param wait: as :meth:`release`
         :param then: called after the transaction, when the instance does not have the devices any more
         """
         if records:
-            self._starts.forget(records[0].instance_uuid)
+            self._rows.unfinished.end(ToldStart, records[0].instance_uuid)
         leaving = self.advance(Settlement(give=tuple(records), over=any(
             record.migration_uuid is not None for record in records)))
         try:
             then()
         finally:
-            self.give_back(leaving, wait)
+            self.release(leaving, wait)
+
+
+def taken_back(records: Sequence[Record]) -> list[str]:
+    """The migrations on this host whose guest was started again on its old devices, and which nobody has ended.
+
+    A claim for a move on this host leaves no device at rest, and one for a move to here finds none. So beside a new
+    device, one at rest was left before, and a start with ``before_move`` took it back.
+
+    :param records: the rows of one instance
+    """
+    there = [record for record in records if record.state != vocabulary.RELEASING]
+    new = {record.migration_uuid for record in there if record.role == vocabulary.INCOMING}
+    return sorted(uuid for uuid in new if uuid is not None) \
+        if any(record.migration_uuid is None for record in there) else []
+
+
+def is_set_aside(record: Record) -> bool:
+    """Whether a device on its way back is none that the guest should have: see :meth:`Life.set_aside`."""
+    return record.role == vocabulary.OLD and record.migration_uuid is None
 
 
 def leaving(record: Record) -> Update:

@@ -16,6 +16,8 @@ from typing import TypeVar
 
 from devicetrack import exception
 from devicetrack.claims import locks
+from devicetrack.claims.unfinished import OwnerlessWipe
+from devicetrack.claims.unfinished import Unfinished
 from devicetrack.engine import intake
 from devicetrack.engine import ledger as changes
 from devicetrack.engine import opening
@@ -72,14 +74,13 @@ class LockedLedger:
 
     :param policy: ``pack`` or ``spread``
     :param resolve: returns the UUID of the provider with a stable name, without I/O
-    :param being_wiped: the devices without a row that threads of this process wipe, also for an earlier start
+    :param unfinished: has the devices without a row that threads of this process wipe, also for an earlier start
     :param of: the host, for the name of the lock
     """
 
-    def __init__(self, policy: str, resolve: intake.Resolve, being_wiped: set[DeviceKey] | None = None,
+    def __init__(self, policy: str, resolve: intake.Resolve, unfinished: Unfinished | None = None,
                  of: str = '') -> None:
-        self._policy, self._resolve = policy, resolve
-        self._being_wiped = set() if being_wiped is None else being_wiped
+        self._policy, self._resolve, self._unfinished = policy, resolve, unfinished or Unfinished()
         self._wiped_before = frozenset[DeviceKey]()             # for an earlier start, when this one began
         self._lock = LedgerLock(of)
         self._now = Snapshot(policy, 1)
@@ -104,7 +105,7 @@ class LockedLedger:
         except exception.DeviceTrackError:
             raise                               # an answer, and the snapshot is the same
         except BaseException:
-            self._lock.leave()                  # an exception may have come while the block ended
+            self._lock.tear()                   # an exception may have come while the block ended
             self.discard()                      # or when the caller was to get its answer
             raise
 
@@ -142,7 +143,7 @@ class LockedLedger:
         """
         after = opening.first_snapshot(self._policy, self._resolve, views, marks)
         after = changes.hold_all(after, by_instance(after.not_held(lost)))
-        self._wiped_before = frozenset(self._being_wiped)
+        self._wiped_before = self._being_wiped()
         for key in self._wiped_before:
             after, _why_not = changes.begin_wipe(after, key)
         with self._lock.held():
@@ -177,15 +178,19 @@ class LockedLedger:
 
     def begin_wipe(self, key: DeviceKey) -> str | None:
         """As :func:`.ledger.begin_wipe`. The next start will know of the wipe, too."""
-        self._being_wiped.add(key)
+        self._unfinished.note(OwnerlessWipe(key))
         return self._change(lambda now: changes.begin_wipe(now, key))
 
     def end_wipe(self, key: DeviceKey) -> None:
-        self._being_wiped.discard(key)
+        self._unfinished.end(OwnerlessWipe, key)
         self._note(lambda now: changes.end_wipe(now, key))
 
     def end_earlier_wipes(self) -> None:
         """Note which wipes of an earlier start have ended. Every audit calls it."""
-        for key in self._wiped_before - self._being_wiped:
+        still = self._being_wiped()
+        for key in self._wiped_before - still:
             self._note(functools.partial(changes.end_wipe, key=key))
-        self._wiped_before &= self._being_wiped
+        self._wiped_before &= still
+
+    def _being_wiped(self) -> frozenset[DeviceKey]:
+        return frozenset(wipe.key for wipe in self._unfinished.all(OwnerlessWipe))

@@ -18,7 +18,6 @@ from collections.abc import Iterator
 import contextlib
 import itertools
 import threading
-from typing import Any
 from typing import Final
 
 from oslo_concurrency import lockutils
@@ -108,7 +107,7 @@ def let_go(kept: int) -> None:
     :param kept: the first so many stay, as those of a call around the interrupted one
     """
     for lock in reversed(_OWN.locks[kept:]):
-        lock.leave()
+        lock.tear()
 
 
 class Lock:
@@ -151,23 +150,42 @@ class Lock:
         return self in _OWN.locks
 
     def leave(self) -> None:
-        """Leave it, or its line, as the calling thread. Idempotent, since an interrupt may keep a block from its end.
+        """Leave it at the end of its block."""
+        self._turn = None
+        self._fair.release_write_lock()
+        self._forget()
 
-        A waiter that an interrupt tore out keeps its place in oslo.concurrency's line, and nobody behind it would ever
-        have a turn. So this thread goes through the line until nobody else waits there, and nobody joins it any more.
+    def _forget(self) -> None:
+        if (thread := threading.get_ident()) in self._users:
+            self._users.remove(thread)
+        if self in _OWN.locks:
+            _OWN.locks.remove(self)
+
+    def tear(self) -> None:
+        """Leave it, or its line, as the calling thread, wherever an interrupt came. Idempotent.
+
+        The interrupt may have come in the middle of a step of oslo.concurrency's lock. A waiter that it tore out keeps
+        its place in the line there, and nobody behind it would ever have a turn. So this thread goes through the line
+        until nobody else waits there, and nobody joins it any more.
         """
         fair = self._fair
+        within = fair._cond
+        while within._is_owned():
+            within.release()
         if fair.is_writer(check_pending=False):
             self._turn = None
-            fair.release_write_lock()
+            fair.acquire_write_lock()           # it may have got the lock, and not have counted that
+            while fair.is_writer(check_pending=False):
+                fair.release_write_lock()
         if fair.is_writer():
             with self._entering:
                 self._is_torn = True
             while self._others_wait():
                 fair.acquire_write_lock()
                 fair.release_write_lock()
-        _forget(self._users, threading.get_ident())
-        _forget(_OWN.locks, self)
+        with within:
+            within.notify_all()                 # it may have left the lock or the line, and not have said so
+        self._forget()
 
     def _others_wait(self) -> bool:
         others = len(self._users) - self._users.count(threading.get_ident())
@@ -209,15 +227,9 @@ class _Turn:
             return self._has_it
         except BaseException:
             if self._has_it:
-                lock.leave()
+                lock.tear()
             raise
 
     def __exit__(self, *_error: object) -> None:
         if self._lock._turn is self:
             self._lock.leave()
-
-
-def _forget(users: list[Any], user: object) -> None:
-    """Remove a user, who may have left already."""
-    if user in users:
-        users.remove(user)

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 import contextlib
+import copy
 import threading
 from typing import Any
 
@@ -20,25 +21,28 @@ from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.claims import arguments
 from devicetrack.claims import failed_claims
-from devicetrack.claims import interrupts
 from devicetrack.claims import metering
 from devicetrack.claims import moves
+from devicetrack.claims import public_calls
 from devicetrack.claims.claim import Claim
-from devicetrack.claims.claim import take_off
-from devicetrack.claims.claim import Taking
-from devicetrack.claims.host_state import HostState
+from devicetrack.claims.host import OwnProcess
 from devicetrack.claims.instance_fields import Fields
 from devicetrack.claims.instance_fields import InstanceFields
+from devicetrack.claims.metering import HostState
 from devicetrack.claims.metering import metered
 from devicetrack.claims.metering import Metering
-from devicetrack.claims.own_process import OwnProcess
 from devicetrack.claims.providers import ProviderResolver
-from devicetrack.claims.requests import of_request
+from devicetrack.claims.public_calls import of_request
+from devicetrack.claims.releasing import Wipe
 from devicetrack.claims.running import Parts
 from devicetrack.claims.running import Running
+from devicetrack.claims.running import start
+from devicetrack.claims.running import start_anew
+from devicetrack.claims.running import Starter
 from devicetrack.claims.service import ComputeService
-from devicetrack.claims.unrecorded_starts import UnrecordedStarts
-from devicetrack.claims.wipes import Wipe
+from devicetrack.claims.unfinished import FailedClaim
+from devicetrack.claims.unfinished import ToldStart
+from devicetrack.claims.unfinished import Unfinished
 from devicetrack.claims.withheld import Withheld
 from devicetrack.compatibility.rules import Rules
 from devicetrack.conf import manager as options
@@ -65,7 +69,7 @@ from devicetrack.store.api import Store
 from devicetrack.virt.driver import VirtDriver
 
 
-@interrupts.ending_starts
+@public_calls.ending_starts
 class ClaimManager:
     """Decides, records, realizes and takes back the devices of one host.
 
@@ -102,13 +106,13 @@ class ClaimManager:
                  providers: ProviderResolver | None = None, nodename: str | None = None,
                  instance_fields: InstanceFields | None = None) -> None:
         self.host, self.nodename = host, nodename or host
-        self.metering, self._starts = Metering(), UnrecordedStarts()
+        self.metering, self._unfinished = Metering(), Unfinished()
         self._parts = Parts(Endpoint(self.host, self.nodename), driver, store, conf, service, providers,
-                            instance_fields or InstanceFields(), self.metering, starts=self._starts,
-                            go_on=self._go_on)
+                            instance_fields or InstanceFields())
         self._process = OwnProcess(self.host)
         self._running: Running | None = None
         self._starting, self._starter = threading.Lock(), 0
+        self._not_started: exception.DeviceTrackError | None = None     # why the last start anew failed
 
     # -- start and stop -----------------------------------------------------------------------------------------------
 
@@ -139,7 +143,8 @@ class ClaimManager:
             if self._running is not None and self._running.is_closed:
                 self._end()                     # what an interrupt left of close()
             if self._running is None:
-                self._running, findings = Running.start(self._parts._replace(by_command=not background), prepare)
+                starter = Starter(self.metering, self._unfinished, self._go_on, by_command=not background)
+                self._running, findings = start(self._parts, starter, prepare)
                 if background:
                     self._running.work_in_background()
                 return findings
@@ -175,17 +180,25 @@ class ClaimManager:
     def _started(self) -> Running:
         """Return the running host. If an interrupt ended its last start, first start it anew.
 
-        :raises HypervisorUnreachable, StoreError: no answer for a start; the next call tries again
+        :raises HypervisorUnreachable, StoreError: no answer for a start; the next call tries again. All who waited for
+            this start get the error
         :raises NotReady, ForkedManager, HostTakenOver: as :meth:`_ready`
         """
         host = self._ready()
-        if host.is_over:
-            with self._starting_alone():
-                host = self._ready()            # another thread may have started it, or closed the manager
-                if host.is_over:
-                    host, _findings = host.start_anew()
-                    self._running = host
-        return host
+        if not host.is_over:
+            return host
+        earlier = self._not_started
+        with self._starting_alone():
+            host = self._ready()                # another thread may have started it, or closed the manager
+            if host.is_over:
+                if (failed := self._not_started) is not earlier and failed is not None:
+                    raise copy.copy(failed)
+                try:
+                    self._running, _findings = start_anew(host)
+                except exception.DeviceTrackError as error:
+                    self._not_started = copy.copy(error)
+                    raise
+            return self._ready()
 
     def _ready(self) -> Running:
         """Return the last start. Only this method refuses calls that come too early or from another process.
@@ -201,7 +214,7 @@ class ClaimManager:
         running.check()
         return running
 
-    @interrupts.ending_start
+    @public_calls.ending_start
     def _go_on(self, began: Running, work: Callable[[Running], Any]) -> Any:
         """Let the present start go on with what an earlier one began; after :meth:`close` that one itself does."""
         return work(began if self._running is None or self._running.is_closed else self._started())
@@ -217,9 +230,8 @@ class ClaimManager:
         if isinstance(error, exception.HostTakenOver):
             if not running.is_taken_over:
                 raise exception.StartIsOver from error
-        elif not interrupts.is_answer(error):
+        elif not public_calls.is_answer(error):
             running.end()
-
 
     def _started_for(self, instance: Any, *migrations: Any) -> Running:
         """Return the running host, for a call about an instance and these migrations.
@@ -293,17 +305,7 @@ class ClaimManager:
         """
         host = self._open_for(nodename, instance)
         demand = host.views.demand(allocations, getattr(instance, 'flavor', None), instance)
-        with Taking(host.failed_claims, instance.uuid, host.claiming.new_claim_id()) as taking:
-            try:
-                records = host.take(instance.uuid, demand, taking.claim_id)
-            except exception.InstanceHasClaim:
-                if not host.moves.end_earlier(instance.uuid):
-                    raise
-                records = host.take(instance.uuid, demand, taking.claim_id)
-            resources = host.rows.resources(instance.uuid, records)
-            taking.claim = Claim(host.failed_claims, host.instances, instance, resources, {'resources': resources},
-                                 taking.claim_id, skipped=demand.skipped)
-            return taking.claim.keep()
+        return host.claiming.claim(instance, demand, host.moves.end_earlier)
 
     @of_request
     def narrow_claim(self, context: Any, claim: Claim, numa_nodes: Collection[int],
@@ -337,7 +339,7 @@ class ClaimManager:
             raise exception.BadRequest('claim', type(claim).__name__, 'must be what a claim call returned')
         if claim.is_over or not nodes or policy == vocabulary.NONE:
             return {}
-        fields = host.narrowing.narrow(claim, nodes, policy, wait)
+        fields = host.claiming.narrow(claim, nodes, policy, wait)
         host.wipes.go_on()
         return fields
 
@@ -402,18 +404,18 @@ class ClaimManager:
         :raises UsersUnknown: a claim of the instance failed, and nobody can read whether a guest runs on its devices
         """
         host, uuid = self._started_for(instance), instance.uuid
-        with host.wipes.giving_back(uuid, wait=False):
+        with host.wipes.releasing(uuid, wait=False):
             host.store.check_epoch()
             host.gate.check_complete(uuid)
             gave = host.failed_claims.undo_earlier(uuid) if host.gate.report_only is None else []
             records = host.rows.of_instance(uuid)
             if host.moves.settle_ended(uuid, records, before_move):
                 records = host.rows.of_instance(uuid)
-            used = host.guest_rows.used_by_guest(records, before_move)
+            used = host.life.used_by_guest(records, before_move)
             host.failed_claims.check_kept(uuid, used)
-            if not used and not before_move and host.guest_rows.misses(records, gave):
+            if not used and not before_move and host.life.misses(records, gave):
                 raise exception.InstanceNotClaimed(uuid, failed_claims.NOT_FAILED)
-            if host.guest_rows.is_released(records, before_move):
+            if host.life.is_released(records, before_move):
                 raise exception.InstanceNotClaimed(uuid, 'not on its way back')
             real = host.claiming.realize(used)
             if not new_definition:
@@ -438,7 +440,7 @@ class ClaimManager:
         """
         host = self._owner_for(instance)
         host.gate.check_complete(instance.uuid)
-        used, beside = host.guest_rows.devices_of_guest(instance.uuid, before_move)
+        used, beside = host.life.devices_of_guest(instance.uuid, before_move)
         host.failed_claims.check_kept(instance.uuid, used)
         config = GuestConfig()
         if used or beside:
@@ -486,7 +488,7 @@ class ClaimManager:
             has them
         """
         host = self._owner_for(instance)
-        used = host.guest_rows.used_by_guest(host.rows.of_instance(instance.uuid), before_move)
+        used = host.life.used_by_guest(host.rows.of_instance(instance.uuid), before_move)
         host.failed_claims.check_kept(instance.uuid, used)
         has = {record.key for record in used}
         named = self._parts.driver.devices_in(arguments.check_text('definition', definition))
@@ -508,9 +510,9 @@ class ClaimManager:
         :raises InvalidTransition: its devices are on their way back
         """
         # First and last: wherever an error comes from, the guest runs, and the claim must not give its devices back.
-        self._starts.say(uuid := str(getattr(instance, 'uuid', None)))
+        self._unfinished.note(told := ToldStart(str(getattr(instance, 'uuid', None)), self._unfinished.number()))
         resources = self._record_start(context, instance, before_move)
-        self._starts.forget(uuid)
+        self._unfinished.end(ToldStart, told.key)
         return resources
 
     @of_request
@@ -523,7 +525,7 @@ class ClaimManager:
             host.life.vacate(uuid, lambda _uuids: {record.migration_uuid for record in used
                                                    if record.role == vocabulary.CURRENT})
             resources = host.rows.resources(uuid, used)
-            host.instances.set(instance, {'resources': resources})
+            self._parts.instances.set(instance, {'resources': resources})
             return resources
 
     @of_request
@@ -549,7 +551,7 @@ class ClaimManager:
         with host.rows.working(uuid):
             host.repairs.adopt(uuid, keys)
             resources = host.rows.resources(uuid, host.rows.there(uuid))
-            host.instances.set(instance, {'resources': resources})
+            self._parts.instances.set(instance, {'resources': resources})
             return resources
 
     @of_request
@@ -585,8 +587,9 @@ class ClaimManager:
         :raises DriverError, StoreError: not all devices were given back; the audit continues
         """
         host, fields = self._started_for(instance), Fields(resources=None)
-        with host.wipes.giving_back(instance.uuid, wait):
-            host.life.release(host.rows.of_instance(instance.uuid), wait, lambda: host.instances.set(instance, fields))
+        with host.wipes.releasing(instance.uuid, wait):
+            host.life.release_all(host.rows.of_instance(instance.uuid), wait,
+                                  lambda: self._parts.instances.set(instance, fields))
         return fields
 
     @of_request
@@ -607,8 +610,8 @@ class ClaimManager:
         if migration_uuid is not None:
             arguments.check_uuid('migration_uuid', migration_uuid)
         return host.failed_claims.abort(
-            instance.uuid, claim_id, migration_uuid,
-            then=lambda: take_off(host.instances, instance, {}, claim_id, migration_uuid))
+            FailedClaim(instance.uuid, claim_id, migration_uuid),
+            lambda: host.failed_claims.take_off(instance, {}, claim_id, migration_uuid))
 
     # -- moving -------------------------------------------------------------------------------------------------------
 
@@ -940,11 +943,11 @@ class ClaimManager:
         host = self._started()
         if instance_uuid is not None:
             arguments.check_uuid('instance_uuid', instance_uuid)
-        return host.held(instance_uuid)
+        return host.rows.held(instance_uuid)
 
     def state(self) -> HostState:
         """Count the devices by state and the findings of the last audit, for metrics. Makes no query."""
-        return self._ready().state()
+        return self._ready().audits.state()
 
     @property
     def state_path(self) -> str:
@@ -979,7 +982,7 @@ class ClaimManager:
         :param wait: False starts nothing, for a service that asks while it holds a lock of its own
         :raises StartIsOver: without ``wait``, after an interrupt; the next claim or audit starts the host anew
         """
-        return (self._started() if wait else self._ready()).providers()
+        return (self._started() if wait else self._ready()).audits.providers()
 
     def placed(self) -> tuple[list[Record], Usage]:
         """Return the host's rows, and the devices that guests use.
@@ -988,7 +991,7 @@ class ClaimManager:
 
         :raises HypervisorUnreachable, StoreError: no answer
         """
-        return self._started().placed()
+        return self._started().views.placed()
 
     @property
     def complete(self) -> bool:

@@ -1,7 +1,7 @@
 """Claims for instances that move, and the ends of moves, at both hosts.
 
 The rows decide what moves. A call changes the rows of its own host in one transaction, and nothing here depends on the
-other host. If nobody tells a host that a move has ended, its audit (:mod:`.resume`) asks the compute service.
+other host. If nobody tells a host that a move has ended, its audit asks the compute service.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import contextlib
 from typing import Any
 from typing import Final
+from typing import Protocol
 
 from oslo_versionedobjects import base as ovo_base
 
@@ -17,21 +18,17 @@ from devicetrack import exception
 from devicetrack import log
 from devicetrack import vocabulary
 from devicetrack.claims import arguments
+from devicetrack.claims.claim import Arrival
 from devicetrack.claims.claim import Claim
+from devicetrack.claims.claim import Claiming
 from devicetrack.claims.claim import Taking
-from devicetrack.claims.claiming import Arrival
-from devicetrack.claims.claiming import Claiming
 from devicetrack.claims.failed_claims import FailedClaims
-from devicetrack.claims.guest_rows import GuestRows
-from devicetrack.claims.guest_rows import taken_back
+from devicetrack.claims.host import ThisHost
 from devicetrack.claims.instance_fields import Fields
-from devicetrack.claims.instance_fields import InstanceFields
 from devicetrack.claims.life import Life
-from devicetrack.claims.partner_search import PartnerSearch
+from devicetrack.claims.life import taken_back
 from devicetrack.claims.rows import Rows
-from devicetrack.claims.service import ServiceView
 from devicetrack.claims.views import HostViews
-from devicetrack.claims.wipes import Wipes
 from devicetrack.engine import migrations
 from devicetrack.engine import unsettled
 from devicetrack.engine.demand import Demand
@@ -56,25 +53,31 @@ NEW: Final = 'new_'
 OLD: Final = 'old_'
 
 
+class Partners(Protocol):
+    """Chooses devices here for those of a guest that arrives running; ``seen`` are the versions that it has seen."""
+
+    seen: tuple[str | None, ...]
+
+    def choose(self, demand: Demand) -> Demand:
+        ...
+
+
 class Moves:
     """Instances that move to this host, from it, or to other devices of it.
 
-    :param here: this host, as migrations name it
-    :param instances: reads and sets the fields of the service's instances
-    :param attempts: how often a claim for a running guest searches for partners
     """
 
-    def __init__(self, here: migrations.Endpoint, host_uuid: str, service: ServiceView, instances: InstanceFields,
-                 rows: Rows, guest_rows: GuestRows, views: HostViews, life: Life, wipes: Wipes, claiming: Claiming,
-                 failed: FailedClaims, attempts: int) -> None:
-        self._here, self._host_uuid, self._service, self._instances = here, host_uuid, service, instances
-        self._rows, self._guest_rows, self._views, self._life = rows, guest_rows, views, life
-        self._wipes, self._claiming, self._failed, self._attempts = wipes, claiming, failed, attempts
+    def __init__(self, host: ThisHost, rows: Rows, views: HostViews, life: Life, claiming: Claiming,
+                 failed: FailedClaims) -> None:
+        self._here, self._host_uuid, self._service = host.here, host.uuid, host.service
+        self._rows, self._views, self._life, self._wipes = rows, views, life, life.wipes
+        self._claiming, self._failed, self._instances = claiming, failed, failed.instances
+        self._attempts: int = host.options.claim_attempts       # of a claim for a running guest to find partners
 
     # -- claims -------------------------------------------------------------------------------------------------------
 
     def claim(self, context: Any, instance: Any, migration: Any, move_type: str, demand: Demand,
-              new: Carried = NOTHING, partners: PartnerSearch | None = None) -> Claim:
+              new: Carried = NOTHING, partners: Partners | None = None) -> Claim:
         """Claim devices of this host for an instance that moves to it, or to other devices of it.
 
         The errors are those of :meth:`.manager.ClaimManager.resize_claim`.
@@ -85,15 +88,13 @@ class Moves:
         if migration is None:
             migration = self._service.create_migration(context, instance, self._here.node, move_type)
         arguments.migration_uuid(migration)
-        with Taking(self._failed, instance.uuid, self._claiming.new_claim_id(), migration.uuid,
-                    takes=bool(demand.items)) as taking:
-            taking.claim = self._claim(instance, migration, _with_affinity(demand, new.numa_topology), new, partners,
-                                       taking.claim_id)
-            return taking.claim.keep()
+        with Taking(self._failed, Claim(self._failed, instance, migration, demand.skipped),
+                    takes=bool(demand.items)) as claim:
+            return self._take_for(claim, _with_affinity(demand, new.numa_topology), new, partners).keep()
 
-    def _claim(self, instance: Any, migration: Any, demand: Demand, new: Carried, partners: PartnerSearch | None,
-               claim_id: str) -> Claim:
-        with self._wipes.giving_back(instance.uuid, wait=False):
+    def _take_for(self, claim: Claim, demand: Demand, new: Carried, partners: Partners | None) -> Claim:
+        instance, migration = claim.instance, claim.migration
+        with self._wipes.releasing(instance.uuid, wait=False):
             self._failed.undo_earlier(instance.uuid)
             leaving = self._make_room(instance, migration)
             move = Arrival(instance.uuid, migration.uuid, tuple(leaving or ()), self._old_resources(instance, leaving),
@@ -101,17 +102,16 @@ class Moves:
                            partners.seen if partners is not None else None, ends_of(migration))
             records: list[Record] = []
             if demand.items:
-                records = self._take(demand, move, partners, claim_id)
+                records = self._take(demand, move, partners, claim.claim_id)
             else:
                 if leaving or leaving is None:
                     self._life.set_aside(instance.uuid)
-                self._claiming.leave(move, claim_id)
+                self._claiming.leave(move, claim.claim_id)
         resources = self._rows.resources(instance.uuid, records)
-        return Claim(self._failed, self._instances, instance, resources,
-                     {'migration_context': move.context(resources)}, claim_id, migration,
-                     over=not records and not leaving, skipped=demand.skipped)
+        return claim.has_now(resources, {'migration_context': move.context(resources)},
+                             over=not records and not leaving)
 
-    def _take(self, demand: Demand, move: Arrival, partners: PartnerSearch | None, claim_id: str) -> list[Record]:
+    def _take(self, demand: Demand, move: Arrival, partners: Partners | None, claim_id: str) -> list[Record]:
         if partners is None:
             return self._claiming.take(move.instance_uuid, demand, claim_id, move)
         for _attempt in range(self._attempts - 1):
@@ -121,10 +121,10 @@ class Moves:
 
     def claim_in_place(self, instance: Any) -> Claim:
         """Return the claim of a rebuild in place. It has the instance's devices, and an abort gives none back."""
-        records = self._guest_rows.used_by_guest(self._rows.of_instance(instance.uuid))
+        records = self._life.used_by_guest(self._rows.of_instance(instance.uuid))
         resources = self._rows.resources(instance.uuid, records)
-        return Claim(self._failed, self._instances, instance, resources, {},
-                     records[0].claim_id if records else '', over=True)
+        claim_id = records[0].claim_id if records else ''
+        return Claim(self._failed, instance, claim_id=claim_id).has_now(resources, Fields(), over=True)
 
     def is_source(self, migration: Any) -> bool:
         """Whether a migration leaves from this host."""
@@ -202,7 +202,7 @@ class Moves:
         :returns: whether any row changed
         :raises StoreError: as :meth:`settle`
         """
-        with self._wipes.giving_back(instance_uuid, wait=False):
+        with self._wipes.releasing(instance_uuid, wait=False):
             records = self._rows.of_instance(instance_uuid)
             if not named_migrations(record for record in records if record.state != vocabulary.RELEASING):
                 return False
@@ -225,7 +225,7 @@ class Moves:
         seen = self._situation(records, self._views.read_for(tuple(records)))
         leaving = self._advance(seen)
         try:
-            self._life.give_back(leaving, wait)
+            self._life.release(leaving, wait)
         except exception.DeviceTrackError as error:
             LOG.warning('Work for instance %(instance)s has to wait: %(error)s',
                         {'instance': leaving[0].instance_uuid, 'error': error})
@@ -236,7 +236,7 @@ class Moves:
 
         Audits call it, so it waits for no wipe.
         """
-        self._life.give_back(self._advance(self._situation(records, views)), wait=False)
+        self._life.release(self._advance(self._situation(records, views)), wait=False)
 
     def _advance(self, seen: migrations.Situation) -> list[Record]:
         settlement = migrations.settle(seen)
@@ -335,7 +335,7 @@ class Moves:
         """
         move = migrations.Move.of(migration)
         self._check_not_undone(migration.uuid, move)
-        with self._wipes.giving_back(instance.uuid, wait):
+        with self._wipes.releasing(instance.uuid, wait):
             if self._here.is_at(move.source) and not self._here.is_at(move.destination) \
                     and self._may_have_left(instance.uuid, migration.uuid,
                                             getattr(instance, 'host', None) == self._here.host):
@@ -399,7 +399,7 @@ class Moves:
         left = self._life.advance(migrations.Settlement(settle=new, give=old, over=True), note)
         fields = self._without_context(instance, migration_uuid)
         self._instances.set(instance, fields)
-        self._life.give_back(left, wait)
+        self._life.release(left, wait)
         return fields
 
     def _without_context(self, instance: Any, migration_uuid: str | None) -> Fields:
@@ -417,7 +417,7 @@ class Moves:
         if move is not None and move.outcome == migrations.DONE:
             raise exception.BadRequest('migration', migration_uuid, f'it is {move.status}, and the instance has the '
                                        'devices claimed for it: only a migration that is not done can be undone')
-        with self._wipes.giving_back(instance.uuid, wait):
+        with self._wipes.releasing(instance.uuid, wait):
             ours = [record for record in self._rows.of_instance(instance.uuid)
                     if record.migration_uuid == migration_uuid]
             old = tuple(record for record in ours
@@ -433,7 +433,7 @@ class Moves:
             if before is not None:
                 fields['resources'] = before
             self._instances.set(instance, fields)
-            self._life.give_back(left, wait)
+            self._life.release(left, wait)
             return fields
 
     def _resources_before(self, instance: Any, migration_uuid: str,
@@ -480,7 +480,7 @@ class Moves:
         if prefix == NEW:
             return self.drop_at_destination(instance, named, wait)
         self._check_not_undone(named)
-        with self._wipes.giving_back(instance.uuid, wait):
+        with self._wipes.releasing(instance.uuid, wait):
             return self._confirm(instance, named, wait)
 
     def _check_ends(self, migration_uuid: str, prefix: str) -> None:
@@ -510,7 +510,7 @@ class Moves:
                 record for record in self._rows.there(instance.uuid)
                 if named is not None and record.migration_uuid == named and record.role != vocabulary.OLD)))
             resources = self._rows.resources(
-                instance.uuid, self._guest_rows.used_by_guest(self._rows.of_instance(instance.uuid)))
+                instance.uuid, self._life.used_by_guest(self._rows.of_instance(instance.uuid)))
             fields = Fields(**{**self._without_context(instance, named), 'resources': resources})
             self._instances.set(instance, fields)
             return fields
@@ -520,7 +520,7 @@ class Moves:
 
         It has them again if the service says that the move was undone.
         """
-        if not self._guest_rows.moves_to_nothing(old):
+        if not self._life.moves_to_nothing(old):
             return False
         move = (self._service.migrations(named_migrations(old)) or {}).get(old[0].migration_uuid or '')
         return move is None or move.outcome != migrations.UNDONE
@@ -542,7 +542,7 @@ class Moves:
             move = (self._service.migrations([named]) or {}).get(named)
             if move is None or move.outcome != migrations.PENDING:
                 return                          # an audit finds a move that goes on
-        with self._wipes.giving_back(instance.uuid, wait=False):
+        with self._wipes.releasing(instance.uuid, wait=False):
             self.mark_old(instance, named, None if move is None else move.ends)
 
     def _named_by(self, instance: Any) -> str | None:

@@ -24,23 +24,23 @@ from devicetrack import exception
 from devicetrack import log
 from devicetrack import vocabulary
 from devicetrack.claims import locks
-from devicetrack.claims import requests
+from devicetrack.claims import public_calls
 from devicetrack.claims.arguments import check_name
 from devicetrack.claims.arguments import check_uuid
+from devicetrack.claims.host import ThisHost
 from devicetrack.claims.repairs import Accepted
 from devicetrack.claims.repairs import OwnerChange
 from devicetrack.claims.repairs import RepairOutcome
 from devicetrack.claims.repairs import Repairs
 from devicetrack.claims.unproven import Unproven
 from devicetrack.claims.withheld import Withheld
-from devicetrack.claims.withheld_devices import WithheldDevices
+from devicetrack.claims.withheld import WithheldDevices
 from devicetrack.engine.withholding import Target
 from devicetrack.objects import event as events
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Record
 from devicetrack.objects.values import Word
 from devicetrack.store.api import OperatorRequest
-from devicetrack.store.api import Store
 
 LOG = log.logger(__name__)
 
@@ -119,9 +119,9 @@ class OperatorRequests:
     :param end: ends this start of the host, since a mistake or an interrupt may have left it in any state
     """
 
-    def __init__(self, host: str, host_uuid: str, store: Store, repairs: Repairs, withheld: WithheldDevices,
-                 unproven: Unproven, end: Callable[[], None]) -> None:
-        self._host, self._host_uuid, self._store, self._end = host, host_uuid, store, end
+    def __init__(self, host: ThisHost, repairs: Repairs, withheld: WithheldDevices, unproven: Unproven,
+                 end: Callable[[], None]) -> None:
+        self._host, self._host_uuid, self._store, self._end = host.name, host.uuid, host.store, end
         self._repairs, self._withheld, self._unproven = repairs, withheld, unproven
         self._unstored: dict[str, Answer] = {}          # by request, while the store does not have it
         self._is_mistaken = False
@@ -198,7 +198,7 @@ class OperatorRequests:
             elif newer is not None:
                 answer = _refused(f'request {newer.uuid} to {newer.verb} it is newer', begun)
             else:
-                with requests.during(request.uuid):       # so the history names the request
+                with public_calls.during(request.uuid):       # so the history names the request
                     answer = self._answer(request, begun)
         except exception.StoreError:
             raise

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Sequence
 import itertools
 import time
@@ -18,18 +19,17 @@ from typing import NamedTuple
 from devicetrack import exception
 from devicetrack import log
 from devicetrack import vocabulary
-from devicetrack.claims import adopting
 from devicetrack.claims import arguments
 from devicetrack.claims import withheld
 from devicetrack.claims.gate import Gate
+from devicetrack.claims.host import ThisHost
 from devicetrack.claims.life import Life
-from devicetrack.claims.locked_ledger import LockedLedger
 from devicetrack.claims.rows import Rows
-from devicetrack.claims.service import ServiceView
 from devicetrack.claims.views import HostViews
-from devicetrack.claims.wipes import Wipes
 from devicetrack.claims.withheld import Withheld
-from devicetrack.claims.withheld_devices import WithheldDevices
+from devicetrack.claims.withheld import WithheldDevices
+from devicetrack.engine import adoption
+from devicetrack.engine import exclusion
 from devicetrack.engine import findings
 from devicetrack.engine import migrations
 from devicetrack.engine import reconcile
@@ -39,13 +39,16 @@ from devicetrack.engine.repair_plan import Repair
 from devicetrack.engine.views import lost_rows
 from devicetrack.engine.views import named_migrations
 from devicetrack.engine.views import Views
+from devicetrack.engine.withholding import Marks
 from devicetrack.engine.withholding import Target
 from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects.event import Note
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestRecord
+from devicetrack.objects.values import Inventory
 from devicetrack.objects.values import Record
+from devicetrack.objects.values import Usage
 from devicetrack.store.api import Changes
 from devicetrack.store.api import ContextChange
 from devicetrack.store.api import Host
@@ -55,6 +58,83 @@ from devicetrack.virt.driver import obstacle
 from devicetrack.virt.driver import VirtDriver
 
 LOG = log.logger(__name__)
+
+
+def adoptions(views: Views, driver: VirtDriver, instance_uuid: str, keys: Iterable[DeviceKey],
+              provider_uuid_of: Callable[[str], str | None]) -> list[Repair]:
+    """Plan the rows for devices that an instance has, as its service says and one look shows.
+
+    :raises NotAdopted: as :func:`.adoption.adoptions`, or one of the devices, or what may not be held beside it, is
+        being wiped
+    """
+    wanted = adoption.adoptions(views, instance_uuid, keys, provider_uuid_of)
+    reached = {one.device for one in wanted}
+    for ours in filter(None, map(views.exclusions_of, [*reached])):
+        reached.update(one.key for one in views.devices.values() if exclusion.shared(ours, one.exclusions, False))
+    for key, progress in driver.wiping(reached).items() if wanted else ():
+        if progress.is_wipe:
+            raise exception.NotAdopted(instance_uuid, str(key), f'it is being wiped: {progress}')
+    return wanted
+
+
+def check_idle(driver: VirtDriver, repairs: Iterable[Repair]) -> None:
+    """Check that no process of the host wipes devices that get an owner. Nobody but the caller holds them now.
+
+    A manager asks the store whether it was taken over after it has a device's lock, and before the wipe. So if the lock
+    is free now, no older manager begins a wipe later. Whoever reads a device may go on.
+
+    :raises DeviceBusy: somebody wipes one, or may
+    :raises DriverError: nobody can tell
+    """
+    assignments = [DeviceAssignment.from_record(one.after) for one in repairs if one.after is not None]
+    busy = driver.being_worked_on(assignments)
+    progress = driver.wiping(busy) if busy else {}
+    for key in sorted(busy):
+        if key not in progress or progress[key].is_wipe:
+            raise exception.DeviceBusy(*key, 'another process or thread works on it')
+
+
+class Adopting:
+    """One look at a host. It changes nothing, and reads nothing again.
+
+    Made by :meth:`devicetrack.claims.report.Observer.adopting`.
+
+    :param provider_uuid_of: returns the UUID of the provider with a stable name, or None while it has none
+    """
+
+    def __init__(self, views: Views, marks: Marks, driver: VirtDriver,
+                 provider_uuid_of: Callable[[str], str | None]) -> None:
+        self._views, self._marks, self._driver, self._provider_uuid_of = views, marks, driver, provider_uuid_of
+
+    @property
+    def usage(self) -> Usage:
+        """What the guests use."""
+        return self._views.usage
+
+    @property
+    def inventory(self) -> Inventory:
+        """The devices of the host."""
+        return self._views.inventory
+
+    @property
+    def records(self) -> list[Record]:
+        """The rows of the host."""
+        return list(self._views.records)
+
+    def check(self, instance_uuid: str, keys: Iterable[DeviceKey]) -> None:
+        """Check that :meth:`.ClaimManager.adopt` would record these devices now. It makes the same checks.
+
+        :raises NotAdopted: it would refuse; ``reason`` says why
+        """
+        adoptions(self._views, self._driver, instance_uuid, keys, self._provider_uuid_of)
+
+    def obstacles(self) -> Iterator[str]:
+        """Describe the mistakes in the options that keep every manager of this host from starting."""
+        for missing in withheld.mistakes(self._views, self._marks):
+            yield f'{missing.option} names {missing.key.identifier}: {missing.reason}: {withheld.FIX_MISSING}'
+        for overlap in self._views.inventory.overlaps:
+            one, other = overlap.devices
+            yield f'{one} and {other} are both {overlap.what}: let only one option name it'
 
 
 class OwnerChange(NamedTuple):
@@ -184,14 +264,14 @@ _NEWER = 'its instance got it by a newer claim: look again'
 class Repairs:
     """Repairs the rows of a started host."""
 
-    def __init__(self, host: str, driver: VirtDriver, ledger: LockedLedger, rows: Rows, views: HostViews, life: Life,
-                 withheld_devices: WithheldDevices, wipes: Wipes, service: ServiceView, gate: Gate) -> None:
-        self._host, self._driver, self._ledger, self._rows = host, driver, ledger, rows
-        self._views, self._life, self._withheld, self._wipes = views, life, withheld_devices, wipes
-        self._service, self._gate = service, gate
+    def __init__(self, host: ThisHost, rows: Rows, views: HostViews, gate: Gate, withheld_devices: WithheldDevices,
+                 life: Life) -> None:
+        self._host, self._driver, self._service = host.name, host.driver, host.service
+        self._ledger, self._rows, self._views, self._gate = rows.ledger, rows, views, gate
+        self._withheld, self._life, self._wipes = withheld_devices, life, life.wipes
         self._do = {findings.WRITE_AGAIN: self._adopt, findings.ADOPT: self._adopt,
-                    findings.UPDATE_DETAILS: self._update, findings.RETRY_RELEASE: self._give,
-                    findings.GIVE_BACK: self._give}
+                    findings.UPDATE_DETAILS: self._update, findings.RETRY_RELEASE: self._release_some,
+                    findings.GIVE_BACK: self._release_some}
 
     def plan(self, accepted: Accepted = NOTHING) -> Plan:
         """Look twice and plan: see :func:`plan`."""
@@ -230,7 +310,8 @@ class Repairs:
 
     def _is_wiped(self, repair: Repair) -> bool:
         """Whether a repair gives back a device that needs a wipe first."""
-        return self._do[repair.verb] == self._give and repair.before is not None and self._wipes.takes([repair.before])
+        return (self._do[repair.verb] == self._release_some and repair.before is not None
+                and self._wipes.takes([repair.before]))
 
     # Each of these changes rows of one instance, while nothing else works on it, and returns the errors.
 
@@ -283,14 +364,14 @@ class Repairs:
             self._rows.write(Changes(update=changes))
         return errors
 
-    def _give(self, repairs: Sequence[Repair], wait: bool) -> _Errors:
+    def _release_some(self, repairs: Sequence[Repair], wait: bool) -> _Errors:
         errors = self._unchanged(repairs)
         rows = [one.before for one in repairs if errors[one] is None and one.before is not None]
         everything = len(rows) == len(self._rows.of_instance(repairs[0].instance_uuid))
         try:
             if rows:
                 self._wipes.try_now([row.key for row in rows])
-                (self._life.release if everything else self._life.give)(rows, wait)
+                (self._life.release_all if everything else self._life.release_some)(rows, wait)
         except exception.DriverError as error:
             left = {record.key for record in self._rows.of_instance(repairs[0].instance_uuid)}
             errors.update({one: str(error) for one in repairs if errors[one] is None and one.device in left
@@ -304,13 +385,13 @@ class Repairs:
     def adopt(self, instance_uuid: str, keys: Collection[DeviceKey]) -> None:
         """Record devices that a guest has already, as its service says. The caller works on the instance.
 
-        :raises NotAdopted: as :func:`.adopting.adoptions`, or a device is being taken, given back or wiped
+        :raises NotAdopted: as :func:`adoptions`, or a device is being taken, given back or wiped
         :raises DriverError: a proof could not be removed; nothing was recorded
         :raises HypervisorUnreachable, StoreError: no answer
         """
         wanted: list[Repair] = []
         for _look in range(2):
-            wanted = adopting.adoptions(self._views.read(), self._driver, instance_uuid, keys,
+            wanted = adoptions(self._views.read(), self._driver, instance_uuid, keys,
                                         self._views.providers.present.get)
         if not wanted:
             return
@@ -318,7 +399,7 @@ class Repairs:
         def before_write() -> None:
             # The guest's data is on the device when its row goes, in whatever way. The device is held before it loses
             # its proof, so that no claim takes it meanwhile.
-            adopting.check_idle(self._driver, wanted)
+            check_idle(self._driver, wanted)
             self._driver.disprove([one.device for one in wanted])
 
         try:
@@ -363,7 +444,7 @@ class Repairs:
             LOG.warning('Host %(host)s: releasing instance %(instance)s, as an operator confirmed', {
                 'host': self._host, 'instance': instance_uuid})
             self._wipes.try_now([record.key for record in records])
-            self._life.release(records, wait)
+            self._life.release_all(records, wait)
         return records
 
     def forget(self, key: DeviceKey, instance_uuid: str, claims: frozenset[str] | None = None) -> Record:

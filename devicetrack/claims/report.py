@@ -25,17 +25,22 @@ from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.claims import gate as gates
 from devicetrack.claims import host as host_identity
-from devicetrack.claims import providers as provider_resolvers
 from devicetrack.claims import repairs
-from devicetrack.claims import scheduling
 from devicetrack.claims import withheld
-from devicetrack.claims.adopting import Adopting
-from devicetrack.claims.boot import Boot
-from devicetrack.claims.host_state import Audited
-from devicetrack.claims.host_state import HostState
-from devicetrack.claims.known_rows import KnownRows
+from devicetrack.claims.host import ThisHost
+from devicetrack.claims.metering import Audited
+from devicetrack.claims.metering import HostState
+from devicetrack.claims.metering import Metering
+from devicetrack.claims.providers import counts
+from devicetrack.claims.providers import DerivedProviders
+from devicetrack.claims.providers import for_scheduler
+from devicetrack.claims.providers import KnownProviders
+from devicetrack.claims.providers import ProviderResolver
+from devicetrack.claims.repairs import Adopting
+from devicetrack.claims.rows import KnownRows
 from devicetrack.claims.service import ComputeService
 from devicetrack.claims.service import ServiceView
+from devicetrack.claims.views import Boot
 from devicetrack.claims.views import HostReader
 from devicetrack.compatibility import host_facts
 from devicetrack.compatibility.host_facts import Guest
@@ -248,16 +253,17 @@ class Observer:
     """
 
     def __init__(self, host: store_api.Host, driver: VirtDriver, store: store_api.Store, conf: Any,
-                 providers: provider_resolvers.ProviderResolver | None = None,
+                 providers: ProviderResolver | None = None,
                  service: ComputeService | None = None) -> None:
         options.register(conf)
         self.host = host
         self._driver, self._store = driver, store
         self._policy: str = conf[options.GROUP].selection_policy
-        self._providers = provider_resolvers.KnownProviders(
-            providers or provider_resolvers.DerivedProviders(host.uuid))
-        self.read = HostReader(driver, store, host.uuid, Endpoint(host.name, ''),
-                               Boot(driver, store, host.uuid, host.boot_id), ServiceView(service), KnownRows()).read
+        self._providers = KnownProviders(
+            providers or DerivedProviders(host.uuid))
+        seen = ThisHost(Endpoint(host.name, ''), host.uuid, driver, store, ServiceView(service), conf[options.GROUP],
+                        Metering())
+        self.read = HostReader(seen, Boot(seen, host.boot_id), KnownRows()).read
 
     def plan(self, accepted: repairs.Accepted = repairs.NOTHING) -> repairs.Plan:
         """Plan the repairs as a manager does if the compute service does not answer."""
@@ -399,10 +405,10 @@ class Observer:
         """
         views = self.read()
         now, names = self._snapshot(views, self._marks())
-        counts = scheduling.counts(now.pool_states(), closed=bool(lost_rows(views)))
+        found = counts(now.pool_states(), closed=bool(lost_rows(views)))
         declared = [host_facts.declared_in(row) for row in self._store.declarations_of_host(self.host.uuid)]
-        return (scheduling.providers({name: uuid for uuid, name in names.items()}, nodename or self.host.name, counts,
-                                     declared), not views.inventory.unknown)
+        uuids = {name: uuid for uuid, name in names.items()}
+        return (for_scheduler(uuids, nodename or self.host.name, found, declared), not views.inventory.unknown)
 
     def placed(self) -> tuple[list[Record], Usage]:
         """The host's rows, and the usage by guests.

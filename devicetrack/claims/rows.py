@@ -1,33 +1,42 @@
-"""Reads and writes the rows of a started host, and keeps the commits whose outcome is not known yet."""
+"""Reads and writes the rows of a started host, and keeps the commits whose outcome is not known yet.
+
+The rows are the authority, and memory is a copy. But a store may show less than it once confirmed: somebody restored it
+to an earlier time, a standby took over without the last transactions, a server of a cluster lags behind. Nobody else
+writes the rows of a host, so a row that is known here and that the store does not show, or shows as it was before, is
+lost: the device stays held, and a guest does not start without it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Container
 from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
-import itertools
 import json
 import operator
 import time
-from typing import NamedTuple
+from typing import Any
 import weakref
 
 from devicetrack import exception
 from devicetrack import log
 from devicetrack import vocabulary
 from devicetrack.claims import locks
-from devicetrack.claims import requests
-from devicetrack.claims.known_rows import KnownRows
+from devicetrack.claims import public_calls
+from devicetrack.claims.host import ThisHost
 from devicetrack.claims.locked_ledger import LockedLedger
 from devicetrack.claims.metering import Meter
-from devicetrack.claims.metering import Metering
+from devicetrack.claims.unfinished import Doubt
+from devicetrack.claims.unfinished import Insertion
+from devicetrack.claims.unfinished import Unfinished
+from devicetrack.engine.states import HeldDevice
 from devicetrack.engine.views import LostRow
 from devicetrack.objects import InstanceResources
 from devicetrack.objects import MigrationContext
+from devicetrack.objects.compact import Compact
 from devicetrack.objects.event import NO_NOTE
 from devicetrack.objects.event import Note
 from devicetrack.objects.values import DeviceKey
@@ -35,46 +44,139 @@ from devicetrack.objects.values import Record
 from devicetrack.store.api import Changes
 from devicetrack.store.api import ContextChange
 from devicetrack.store.api import DamagedRow
-from devicetrack.store.api import Store
 from devicetrack.store.api import StoredContext
 
 LOG = log.logger(__name__)
 
 
-class Doubt(NamedTuple):
-    """A commit whose outcome is unknown. Its devices stay held until the outcome is known.
+# A plain tuple, which costs the garbage collector nothing: see devicetrack.objects.compact.
+_Row = tuple[Any, ...]
+_OWNER, _CLAIM, _GENERATION = (Record._fields.index(field) for field in ('instance_uuid', 'claim_id', 'generation'))
 
-    ``undo`` is True if the caller was told that its claim failed: if the commit happened after all, the devices of the
-    claim go back, and those that it made old are current again.
+
+class KnownRows:
+    """The newest state of each row that the store has confirmed to this process.
+
+    What a commit ends is not known from the moment it is sent until it is answered. So a reader takes :meth:`of` or
+    :meth:`all` first, then reads, and then asks :meth:`lost`: what changed in between counts as shown.
     """
 
-    number: int
-    instance_uuid: str
-    changes: Changes
-    undo: bool
+    def __init__(self) -> None:
+        self._lock = locks.Lock(locks.FINDING)
+        self._rows: dict[DeviceKey, _Row] = {}
+        self._keys: dict[str, frozenset[DeviceKey]] = {}        # by instance
+        self._contexts: dict[str, ContextChange] = {}           # by instance
+
+    def copy(self) -> KnownRows:
+        """The same knowledge for the next start of the host. What the threads of this one still note is not in it.
+
+        Call it when the store takes no commit of this start any more: what a commit ends is forgotten before.
+        """
+        copied = KnownRows()
+        copied._rows, copied._keys, copied._contexts = self._rows.copy(), self._keys.copy(), self._contexts.copy()
+        return copied
+
+    # -- what the store confirmed -------------------------------------------------------------------------------------
+
+    def note(self, records: Iterable[Record], contexts: Iterable[ContextChange] = ()) -> None:
+        """Note rows that are committed, unless a later state of one or another owner of its device is known already."""
+        with self._lock.held():
+            for record in records:
+                before = self.get(record.key)
+                if before is None or (before.claim_id == record.claim_id and before.generation <= record.generation):
+                    self._rows[record.key] = tuple(record)
+                    self._keys[record.instance_uuid] = self._keys.get(
+                        record.instance_uuid, frozenset()) | {record.key}
+            for context in contexts:
+                self._contexts[context.instance_uuid] = context
+                if context.context is None:
+                    del self._contexts[context.instance_uuid]
+
+    def leave(self, changes: Changes) -> list[Record]:
+        """Before a commit is sent, forget the rows that it ends. :meth:`note` takes them back if it is refused.
+
+        Another row that it updates stays known as it was: whether the commit happens or not, the store must show it. A
+        repair may give a row to another claim, which ends it.
+
+        :returns: what was known of these rows
+        """
+        ending = [*changes.delete, *(update.before for update in changes.update
+                                     if update.after.claim_id != update.before.claim_id)]
+        if not ending:
+            return []
+        with self._lock.held():
+            left = [known for record in ending
+                    if (known := self.get(record.key)) is not None and known.claim_id == record.claim_id]
+            for record in left:
+                self._rows.pop(record.key, None)
+                rest = self._keys.get(record.instance_uuid, frozenset()) - {record.key}
+                if rest:
+                    self._keys[record.instance_uuid] = rest
+                else:
+                    self._keys.pop(record.instance_uuid, None)
+        return left
+
+    def end_contexts(self, but: Collection[str]) -> None:
+        """Forget the migration contexts, except those of these instances, whose rows the store does not show."""
+        with self._lock.held():
+            self._contexts = {uuid: context for uuid, context in self._contexts.items() if uuid in but}
+
+    # -- questions ----------------------------------------------------------------------------------------------------
+
+    def get(self, key: DeviceKey) -> Record | None:
+        """The known row of a device."""
+        row = self._rows.get(key)
+        return None if row is None else Record._make(row)
+
+    def of(self, instance_uuid: str) -> Mapping[DeviceKey, _Row]:
+        """The known rows of an instance, for :meth:`lost`."""
+        return {key: row for key in self._keys.get(instance_uuid, ())
+                if (row := self._rows.get(key)) is not None and row[_OWNER] == instance_uuid}
+
+    def all(self) -> Mapping[DeviceKey, _Row]:
+        """The known rows, for :meth:`lost`."""
+        return self._rows.copy()
+
+    def context(self, instance_uuid: str) -> ContextChange | None:
+        """The known migration context of an instance."""
+        return self._contexts.get(instance_uuid)
+
+    def lost(self, known: Mapping[DeviceKey, _Row], records: Sequence[Record]) -> tuple[LostRow, ...]:
+        """Compare known rows with those that a later read shows.
+
+        :param known: the answer of :meth:`of` or :meth:`all` before the read
+        :param records: every row of the instance, or of the host
+        """
+        shown = Compact(Record, records).by('kind', 'identifier')
+        versions = dict(shown.columns('claim_id', 'generation'))
+        found = []
+        for key, row in known.items():
+            claim_id, generation = versions.get(key, (None, 0))
+            # A row that was changed or ended since it was taken from here is another one by now, or none.
+            if (claim_id != row[_CLAIM] or generation < row[_GENERATION]) and self._rows.get(key) is row:
+                found.append(LostRow(Record._make(row), shown.get(key)))
+        if not found:
+            return ()
+        instances = {lost.instance_uuid for lost in found}
+        return (*found, *(LostRow(None, record) for record in records
+                          if record.instance_uuid in instances and record.key not in self._rows))
 
 
 class Rows:
     """The rows of one host. Only its manager writes them, and only one operation works on an instance at a time.
 
-    :param store: keeps the rows
-    :param ledger: keeps the devices of a commit in doubt
-    :param host_uuid: the host
-    :param metering: reports commits
+    :param ledger: holds the devices of the rows, and those of commits in doubt
     :param known: the rows that the store has confirmed to this process
-    :param ended: is told of each row that is gone for certain; never an error
+    :param unfinished: has the commits without an answer
     """
 
-    def __init__(self, store: Store, ledger: LockedLedger, host_uuid: str, metering: Metering,
-                 known: KnownRows, ended: Callable[[Iterable[DeviceKey]], object]) -> None:
-        self._store, self._ledger, self._host_uuid, self._metering = store, ledger, host_uuid, metering
+    def __init__(self, host: ThisHost, ledger: LockedLedger, known: KnownRows, unfinished: Unfinished) -> None:
+        self._store, self._host_uuid, self._metering = host.store, host.uuid, host.metering
+        self._ended = host.driver.rows_ended
+        self.ledger, self.known, self.unfinished = ledger, known, unfinished
         # A lock for each instance. It goes away when nobody holds it or waits for it.
         self._working: weakref.WeakValueDictionary[str, locks.Lock] = weakref.WeakValueDictionary()
         self._finding = locks.Lock(locks.FINDING)
-        self._doubts: dict[int, Doubt] = {}     # each step is one operation of a dict, so threads may share it
-        self._numbers = itertools.count()
-        self.known, self._ended = known, ended
-        self._under_way: dict[int, Changes] = {}                # claims whose commit has no answer yet
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -175,7 +277,7 @@ class Rows:
     @property
     def is_over(self) -> bool:
         """Whether an interrupt has ended this start of the host. Then the next one takes a later epoch."""
-        return self._ledger.is_discarded
+        return self.ledger.is_discarded
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
@@ -185,12 +287,12 @@ class Rows:
         :raises NothingWritten: the caller puts the hold back
         :raises OutcomeUnknown: the devices stay held until the store answers; if the commit happened, they go back
         """
-        number = next(self._numbers)
-        self._under_way[number] = changes
+        insertion = Insertion(self.unfinished.number(), changes.insert[0].instance_uuid, changes)
+        self.unfinished.note(insertion)
         try:
             self.write(changes, undo=True)
         finally:
-            self._under_way.pop(number)
+            self.unfinished.end(Insertion, insertion.key)
 
     def write(self, changes: Changes, undo: bool = False) -> None:
         """Write rows of one instance whose devices are held. In doubt they stay held until the store answers.
@@ -206,7 +308,7 @@ class Rows:
         except exception.StoreError:
             records = _touched(changes)
             if records:
-                self._doubt(records[0].instance_uuid, changes, undo)
+                self.unfinished.note(Doubt(self.unfinished.number(), records[0].instance_uuid, changes, undo))
             raise
 
     def _commit(self, changes: Changes) -> None:
@@ -236,7 +338,9 @@ class Rows:
         self._metering.tell(Meter.committed, time.perf_counter() - began, None)
 
     def begin(self, records: Sequence[Record]) -> None:
-        """Note the rows that a start finds. Nobody has changed one since."""
+        """Note the rows and the migration contexts that a start finds. Nobody has changed one since."""
+        lost = {one.instance_uuid for one in self.known.lost(self.known.all(), records)}
+        self.known.end_contexts(but=lost)       # also those that a commit of an earlier start has ended
         self.known.note(records, [ContextChange(*context) for context in self._store.contexts(self._host_uuid)])
 
     def of_move(self, context: MigrationContext) -> ContextChange:
@@ -250,24 +354,27 @@ class Rows:
 
     # -- commits in doubt ---------------------------------------------------------------------------------------------
 
-    def _doubt(self, instance_uuid: str, changes: Changes, undo: bool) -> None:
-        number = next(self._numbers)
-        self._doubts[number] = Doubt(number, instance_uuid, changes, undo)
-
     @property
     def doubts(self) -> tuple[Doubt, ...]:
         """The commits whose outcome is not known yet, oldest first."""
-        return tuple(self._doubts.values())
+        return tuple(self.unfinished.all(Doubt))
 
     def in_doubt(self) -> list[Record]:
         """The rows that commits without an answer may have written, those of one instance together."""
-        # Each step is one operation of a dict, as for the doubts.
-        changes = [*self._under_way.copy().values(), *(doubt.changes for doubt in self.doubts)]
+        changes = [*(one.changes for one in self.unfinished.all(Insertion)), *(one.changes for one in self.doubts)]
         rows = {record.key: record for one in changes for record in _touched(one)}
         return sorted(rows.values(), key=operator.attrgetter('instance_uuid'))
 
     def doubts_of(self, instance_uuid: str) -> list[Doubt]:
         return [doubt for doubt in self.doubts if doubt.instance_uuid == instance_uuid]
+
+    def held(self, instance_uuid: str | None) -> tuple[HeldDevice, ...]:
+        """The devices of one instance, or of all, only from memory."""
+        # Read the doubts before and after, so that a commit whose doubt begins or ends meanwhile counts as in doubt.
+        before, held = self.doubts, self.ledger.now.held(instance_uuid)
+        doubted = {key for doubt in (*before, *self.doubts) for key in doubt.changes.keys}
+        return tuple(held if not doubted else [
+            one._replace(in_doubt=(one.kind, one.identifier) in doubted) for one in held])
 
     def settle(self, doubt: Doubt) -> bool:
         """Ask the store for the outcome of a commit. The caller works on the instance.
@@ -275,7 +382,7 @@ class Rows:
         :returns: True if it happened; False if it did not, or if another thread has settled it
         :raises StoreError: no answer yet; it stays in doubt
         """
-        if doubt.number not in self._doubts:
+        if self.unfinished.get(Doubt, doubt.key) is None:
             return False
         happened = self._store.settle(doubt.changes)
         if happened:
@@ -284,8 +391,8 @@ class Rows:
             self.known.note([record for record in _written(doubt.changes) if (
                 now := shown.get(record.key)) is not None and now.claim_id == record.claim_id], doubt.changes.contexts)
             self._tell_ended(doubt.changes, shown)
-        del self._doubts[doubt.number]
-        self._ledger.trust_rows(doubt.changes.keys)
+        self.unfinished.end(Doubt, doubt.key)
+        self.ledger.trust_rows(doubt.changes.keys)
         self._metering.tell(Meter.settled, happened)
         LOG.info('The commit in doubt for instance %(instance)s %(outcome)s', {
             'instance': doubt.instance_uuid, 'outcome': 'happened' if happened else 'did not happen'})
@@ -300,12 +407,12 @@ class Rows:
 
         :param records: every row of the host
         """
-        strange = sorted({record.instance_uuid for record in self._ledger.now.not_held(records)})
+        strange = sorted({record.instance_uuid for record in self.ledger.now.not_held(records)})
         for instance_uuid in strange:
             with self.if_idle(instance_uuid) as idle:
                 if idle:
-                    self._ledger.hold_missing(self._shown(instance_uuid))
-        for instance_uuid in self._ledger.now.without_row(records, not strange):
+                    self.ledger.hold_missing(self._shown(instance_uuid))
+        for instance_uuid in self.ledger.now.without_row(records, not strange):
             self.let_go(instance_uuid)
 
     def let_go(self, instance_uuid: str) -> None:
@@ -318,7 +425,7 @@ class Rows:
                 keep = {record.key for record in self.in_doubt() if record.instance_uuid == instance_uuid}
                 keep.update(self.known.of(instance_uuid))
                 keep.update(record.key for record in self._shown(instance_uuid))
-                self._ledger.free_without_row(instance_uuid, keep)
+                self.ledger.free_without_row(instance_uuid, keep)
 
     # -- one operation at a time --------------------------------------------------------------------------------------
 
@@ -359,7 +466,7 @@ class Rows:
 
 def _of_request(changes: Changes) -> Changes:
     """Add the id of the present request to changes, for their events."""
-    request_id = requests.present()
+    request_id = public_calls.present()
     if request_id is None:
         return changes
     insert, update, delete, contexts, note = changes

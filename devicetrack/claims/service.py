@@ -22,7 +22,7 @@ from devicetrack import exception
 from devicetrack import log
 from devicetrack import vocabulary
 from devicetrack import watchdog
-from devicetrack.claims import requests
+from devicetrack.claims import public_calls
 from devicetrack.engine.migrations import Move
 
 LOG = log.logger(__name__)
@@ -156,7 +156,7 @@ class ServiceView:
     def _once(self, question: str, about: Iterable[str],
               ask: Callable[[list[str]], dict[str, _Read] | None]) -> dict[str, _Read] | None:
         """Ask what the present call has not asked yet, and go by its first answer about everything else."""
-        answers, about = requests.answers(), list(about)
+        answers, about = public_calls.answers(), list(about)
         if answers is None:
             return ask(about)
         asked: frozenset[str] | None

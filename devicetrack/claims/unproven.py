@@ -9,6 +9,7 @@ nor :meth:`Unproven.close` waits until it has read a whole device.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
@@ -23,12 +24,12 @@ from devicetrack import log
 from devicetrack import vocabulary
 from devicetrack.claims import arguments
 from devicetrack.claims import locks
-from devicetrack.claims import requests
+from devicetrack.claims import public_calls
 from devicetrack.claims.gate import Gate
-from devicetrack.claims.locked_ledger import LockedLedger
+from devicetrack.claims.host import ThisHost
 from devicetrack.claims.rows import Rows
 from devicetrack.claims.withheld import Withheld
-from devicetrack.claims.withheld_devices import WithheldDevices
+from devicetrack.claims.withheld import WithheldDevices
 from devicetrack.claims.workers import Workers
 from devicetrack.engine import withholding
 from devicetrack.engine.exclusion import BEING_WIPED
@@ -43,7 +44,6 @@ from devicetrack.objects import values
 from devicetrack.objects.event import Wiped
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Record
-from devicetrack.virt.driver import VirtDriver
 
 LOG = log.logger(__name__)
 
@@ -92,16 +92,17 @@ class _LeftAlone(_NotBegun):
 class Unproven:
     """The unproven devices of a started host, and the thread that proves them clean.
 
-    :param policy: ``verify`` or ``wipe``; with ``trust`` the driver calls no device unproven
+    :param interrupted: called with an exception from outside that reaches the thread
     """
 
-    def __init__(self, host_uuid: str, policy: str, driver: VirtDriver, ledger: LockedLedger, rows: Rows, gate: Gate,
-                 withheld: WithheldDevices) -> None:
-        self._host_uuid, self._policy = host_uuid, policy
-        self._driver, self._ledger, self._rows, self._gate = driver, ledger, rows, gate
-        self._withheld = withheld
+    def __init__(self, host: ThisHost, rows: Rows, gate: Gate, withheld: WithheldDevices,
+                 interrupted: Callable[[BaseException], None]) -> None:
+        # With ``trust`` the driver calls no device unproven.
+        self._host_uuid, self._policy = host.uuid, host.options.unproven_devices
+        self._driver, self._ledger, self._rows, self._gate = host.driver, rows.ledger, rows, gate
+        self.withheld = withheld
         self._lock = locks.Lock(locks.BACKGROUND)              # for the fields below; no call while it is held
-        self._workers = Workers('devicetrack-unproven', 1, self._next, self._work)
+        self._workers = Workers('devicetrack-unproven', 1, self._next, self._work, interrupted)
         self._begun = False
         self._requested: list[DeviceKey] = []                   # operators want these wiped
         self._wiping: dict[DeviceKey, _Request] = {}            # these, and the one whose wipe runs
@@ -196,16 +197,17 @@ class Unproven:
         if word is not None:
             return self._admit_by_word(key, word)
         if wipe:
-            marks = self._withheld.marks        # first: a cordon that comes now is a later word
-            self._withheld.check_for_proof(key, vocabulary.WIPE)
+            marks = self.withheld.marks        # first: a cordon that comes now is a later word
+            self.withheld.check_for_proof(key, vocabulary.WIPE)
             device = self._ledger.now.device(key)
             if device is None:
                 raise exception.NotAdmitted(str(Target.of(key)), _AWAY)
-            self._request_wipe(key, _Request(requests.present(), _cordons(marks, key, device.parent), device.details))
+            self._request_wipe(key, _Request(
+                public_calls.present(), _cordons(marks, key, device.parent), device.details))
             state = self.state_of(key)          # before the thread starts, which may finish at once
             self._workers.start()
             return state
-        self._withheld.admit(key)
+        self.withheld.admit(key)
         self.look()
         self.go_on()
         return self.state_of(key)
@@ -214,7 +216,7 @@ class Unproven:
         arguments.check_reason(word.who)
         if not arguments.check_reason(word.why).strip():
             raise exception.BadRequest('reason', word.why, 'it is empty: say how you know that the device is clean')
-        self._withheld.check_for_proof(key, word.how)
+        self.withheld.check_for_proof(key, word.how)
         device = self._ledger.now.device(key)
         with self._lock.held():
             is_wiping = key in self._wiping
@@ -250,7 +252,7 @@ class Unproven:
 
     def state_of(self, key: DeviceKey) -> Withheld:
         """The present state of a device, with a reason that no audit has noted yet."""
-        state = self._withheld.state_of(Target.of(key))
+        state = self.withheld.state_of(Target.of(key))
         device = self._ledger.now.device(key)
         if device is None or vocabulary.UNPROVEN not in device.withheld:
             return state
@@ -283,11 +285,13 @@ class Unproven:
     def _work(self, task: _Task) -> None:
         device = task.device
         try:
-            with requests.during(task.request_id):
+            with public_calls.during(task.request_id):
                 self._prove(task)
         except _LeftAlone as error:
             LOG.info('%(kind)s %(identifier)s is not wiped: %(error)s', {
                 'kind': device.kind, 'identifier': device.identifier, 'error': error})
+        except MemoryError:
+            raise                               # as any interrupt
         except Exception as error:
             expected = isinstance(error, exception.DeviceTrackError)
             LOG.warning('%(kind)s %(identifier)s stays withheld: %(error)s',
@@ -416,7 +420,7 @@ class Unproven:
                 known = self._wiping[key].cordons
             # By identity: each cordon makes a new cause, also one in the words of the last one.
             if any(all(one is not other for other in known)
-                   for one in _cordons(self._withheld.marks, key, task.device.parent)):
+                   for one in _cordons(self.withheld.marks, key, task.device.parent)):
                 raise _NotBegun('it was cordoned after its wipe was requested')
             return
         device = self._ledger.now.device(key)
@@ -444,7 +448,7 @@ class Unproven:
             for key in keys:
                 self._answers.pop(key, None)
         self._ledger.proven(keys)
-        self._withheld.proven(keys, proof, by, wiped)
+        self.withheld.proven(keys, proof, by, wiped)
 
     def _assignment(self, device: DeviceState) -> DeviceAssignment:
         """The device in the form for drivers, without an owner."""

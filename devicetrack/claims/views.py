@@ -15,15 +15,13 @@ from typing import NamedTuple
 from devicetrack import exception
 from devicetrack import log
 from devicetrack.claims import locks
-from devicetrack.claims.boot import Boot
-from devicetrack.claims.image import ImageProperties
-from devicetrack.claims.known_rows import KnownRows
-from devicetrack.claims.locked_ledger import LockedLedger
+from devicetrack.claims.host import ThisHost
+from devicetrack.claims.instance_fields import ImageProperties
 from devicetrack.claims.providers import KnownProviders
-from devicetrack.claims.service import ServiceView
+from devicetrack.claims.rows import KnownRows
+from devicetrack.claims.rows import Rows
 from devicetrack.engine import containment
 from devicetrack.engine import demand as demands
-from devicetrack.engine.migrations import Endpoint
 from devicetrack.engine.snapshot import Snapshot
 from devicetrack.engine.views import named_instances
 from devicetrack.engine.views import named_migrations
@@ -36,10 +34,65 @@ from devicetrack.objects.pci_alias import PCIAlias
 from devicetrack.objects.values import Inventory
 from devicetrack.objects.values import Record
 from devicetrack.objects.values import Unknown
-from devicetrack.store.api import Store
-from devicetrack.virt.driver import VirtDriver
+from devicetrack.objects.values import Usage
 
 LOG = log.logger(__name__)
+
+
+class Boot:
+    """Paths in a definition are valid only for the boot that wrote them.
+
+    :param recorded: the boot in the store, or None if no manager of the host ever ran
+    """
+
+    def __init__(self, host: ThisHost, recorded: str | None) -> None:
+        self._driver, self._store, self._host_uuid = host.driver, host.store, host.uuid
+        self._recorded = recorded
+        self._realized: set[str] = set()
+        self._ready: set[str] = set()
+
+    @property
+    def is_new_host(self) -> bool:
+        """Whether no earlier boot is known, so that no definition has addresses of one."""
+        return self._recorded is None
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the store has the present boot."""
+        return self._recorded == self._driver.boot_id()
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether the host has booted, and some definitions have not been updated since."""
+        return not self.is_new_host and not self.is_recorded
+
+    @property
+    def realized(self) -> frozenset[str]:
+        """The instances whose devices have been made ready for the present boot, until that is recorded for all."""
+        return frozenset(self._realized)
+
+    def set_realized(self, instance_uuid: str) -> None:
+        self._realized.add(instance_uuid)
+
+    def is_ready(self, instance_uuid: str) -> bool:
+        """Whether the devices and the definition of an instance have been updated for the present boot."""
+        return instance_uuid in self._ready
+
+    def set_ready(self, instance_uuid: str) -> None:
+        self._realized.add(instance_uuid)
+        self._ready.add(instance_uuid)
+
+    def record(self) -> None:
+        """Record the present boot, once all definitions are updated.
+
+        :raises StoreError: the boot may not be recorded; call again
+        """
+        now = self._driver.boot_id()
+        self._store.set_boot_id(self._host_uuid, now)
+        self._recorded = now
+        self._realized.clear()
+        self._ready.clear()
+
 
 NO_INVENTORY = Inventory((), (), frozenset())
 
@@ -104,14 +157,13 @@ def _text_of(allocations: Any, flavor: Any) -> bytes | None:
 class HostReader:
     """Reads everything anew in each call and changes nothing. Managers and reports share it.
 
-    :param here: the host and its node, as the service names them
     :param known: the rows that the host's manager knows; a report knows none
     """
 
-    def __init__(self, driver: VirtDriver, store: Store, host_uuid: str, here: Endpoint, boot: Boot,
-                 service: ServiceView, known: KnownRows) -> None:
-        self._driver, self._store, self._host_uuid = driver, store, host_uuid
-        self._here, self._boot, self._service, self._known = here, boot, service, known
+    def __init__(self, host: ThisHost, boot: Boot, known: KnownRows) -> None:
+        self._driver, self._store, self._host_uuid = host.driver, host.store, host.uuid
+        self._here, self._service = host.here, host.service
+        self._boot, self._known = boot, known
 
     def read(self, before: Snapshot | None = None) -> Views:
         """Read innermost first, so that a device taken meanwhile shows as recorded, never as used without a row.
@@ -152,14 +204,14 @@ class HostReader:
 class HostViews:
     """Takes over the views of the host into the ledger and the snapshot. No other code does.
 
-    :param reader: reads the views
     :param known: the host's providers
     """
 
-    def __init__(self, reader: HostReader, driver: VirtDriver, ledger: LockedLedger, known: KnownProviders) -> None:
-        self._reader, self.read_for, self.check_host = reader, reader.read_for, driver.check_host
-        self._driver, self._ledger, self._known = driver, ledger, known
-        self._prepared = driver.prepared_kinds()
+    def __init__(self, host: ThisHost, rows: Rows, boot: Boot, known: KnownProviders) -> None:
+        reader = HostReader(host, boot, rows.known)
+        self._reader, self.read_for, self.check_host = reader, reader.read_for, host.driver.check_host
+        self._driver, self._rows, self._ledger, self._known = host.driver, rows, rows.ledger, known
+        self._prepared = host.driver.prepared_kinds()
         self._reading = locks.Lock(locks.READING)
         self.providers = Providers()
         # The demands that were read for these providers, by their input.
@@ -189,14 +241,13 @@ class HostViews:
             known[1][text] = demand
         return demand
 
-    def prepare(self, records: Callable[[], Sequence[Record]]) -> None:
+    def prepare(self) -> None:
         """Prepare the host as the options say, before it is read. May take long; see the driver.
 
-        :param records: reads the rows of the host
         :raises StoreError: no answer; nothing was changed
         """
         if self._prepared:
-            self._driver.prepare([record for record in records() if record.kind in self._prepared])
+            self._driver.prepare([record for record in self._rows.all_not_ended() if record.kind in self._prepared])
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Snapshot]:
@@ -243,6 +294,11 @@ class HostViews:
             inventory = self._driver.get_inventory()
             self._known.resolve(inventory.providers | {''})
             self._ledger.read_parents(inventory, before)
+
+    def placed(self) -> tuple[list[Record], Usage]:
+        """The rows of the host, as their devices are counted now, and the usage by guests."""
+        usage = self._driver.get_usage()                # before the rows: a device that is taken meanwhile has a row
+        return self._ledger.now.counted_now(self._rows.all_shown()), usage
 
     def knows(self, provider: str) -> bool:
         """Whether a provider of this stable name is resolved. Others wait for the next audit."""

@@ -1,6 +1,8 @@
-"""What is withheld at a host and why, from the store: this needs no manager.
+"""The withheld devices and parents of a host, and why. The store keeps them; they are in force before the first claim.
 
-A started manager has it in :mod:`.withheld_devices`.
+If an operator withholds something, the ledger withholds it before the store records it. If an operator takes that back,
+the store records it before the ledger frees the device. So a crash between the two steps hands nothing out. The
+manager's memory decides, and the store follows. Reports and commands read the store, and need no manager.
 """
 
 from __future__ import annotations
@@ -13,24 +15,38 @@ import time
 from typing import Final
 from typing import NamedTuple
 
+from devicetrack import exception
 from devicetrack import log
 from devicetrack import vocabulary
+from devicetrack.claims import arguments
+from devicetrack.claims import locks
+from devicetrack.claims import public_calls
+from devicetrack.claims.host import ThisHost
+from devicetrack.claims.rows import Rows
+from devicetrack.engine import selection
 from devicetrack.engine import withholding
+from devicetrack.engine.exclusion import BEING_WIPED
 from devicetrack.engine.views import Views
 from devicetrack.engine.withholding import Cause
 from devicetrack.engine.withholding import Causes
+from devicetrack.engine.withholding import Ended
 from devicetrack.engine.withholding import Marks
 from devicetrack.engine.withholding import Target
+from devicetrack.objects import event as events
 from devicetrack.objects.event import Event
+from devicetrack.objects.event import Wiped
 from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import Inventory
 from devicetrack.objects.values import Missing
 from devicetrack.objects.values import Record
 from devicetrack.store.api import Host
 from devicetrack.store.api import Store
 from devicetrack.store.api import WithheldRow
+from devicetrack.virt.driver import obstacle
 from devicetrack.virt.driver import VirtDriver
 
 LOG = log.logger(__name__)
+
 
 RETIRED_FROM: Final = 'instance {} had it last'
 FORGOTTEN: Final = 'forgotten while instance {} had it: nothing proves that it is clean'
@@ -214,3 +230,500 @@ def with_owners(found: Iterable[Event], owners: Mapping[DeviceKey, Record]) -> l
 def in_short(names: Sequence[str]) -> str:
     shown = ', '.join(names[:_SHOWN]) or 'none'
     return f'{shown} and {len(names) - _SHOWN} more' if len(names) > _SHOWN else shown
+
+
+# An operator who knows that a device is clean ends these.
+_ADMITTED: Final = (vocabulary.IN_DOUBT, vocabulary.RETIRED)
+# The largest number of audits before claims try again what could not be made ready.
+_RAREST: Final = 64
+
+
+class _Failed(NamedTuple):
+    """What could not be made ready ``tries`` times.
+
+    ``due`` is the audit that lets claims try it again, and ``reported`` what the host has reported about it since.
+    """
+
+    tries: int
+    due: int
+    reported: object = None
+
+
+class WithheldDevices:
+    """The withheld devices and parents of a started host, in memory and in the store."""
+
+    def __init__(self, host: ThisHost, rows: Rows) -> None:
+        self._host, self._host_uuid, self._store, self._driver = host.name, host.uuid, host.store, host.driver
+        self._ledger, self._rows = rows.ledger, rows
+        self._marking = locks.Lock(locks.MARKING)        # held while the marks change
+        self._stored: Stored | None = by_target(host.store.withheld(host.uuid))         # None while unknown
+        self.marks: Marks = marks_of(self._stored)
+        self._untold: list[Event] = []          # what the store may not have yet
+        self._audits = 0
+        # What failed since it was last made ready, also while claims try it again.
+        self._failed = {target: _Failed(cause.tries, _pause(cause.tries))
+                        for target, cause in self.not_realized.items()}
+
+    # -- after an audit -----------------------------------------------------------------------------------------------
+
+    def note(self, views: Views, unproven: Mapping[DeviceKey, str]) -> None:
+        """Update the store with the ledger's reasons after a look. If nothing differs, it writes nothing.
+
+        If the store refuses, the next audit tries again; the devices stay withheld meanwhile.
+
+        :param unproven: the reason why each unproven device is not proven clean
+        """
+        with self._marking.held():
+            reasons: Mapping[DeviceKey, frozenset[str]] = self._ledger.now.reasons()
+            if not reasons and not self.marks and self._stored == {} and not self._untold:
+                return
+            reasons = self._with_failures(reasons, views)
+            keys = [DeviceKey(target.kind, target.name) for target in self.marks]
+            known = {key for key in keys if key in reasons or key.kind in views.inventory.known_kinds
+                     or self._ledger.now.device(key) is not None}
+            self.marks = withholding.after_audit(
+                self.marks, reasons, known, withholding.details_of(reasons, views, unproven), int(time.time()))
+            self._write_if_possible(self.marks)
+
+    def _with_failures(self, reasons: Mapping[DeviceKey, frozenset[str]],
+                       views: Views) -> Mapping[DeviceKey, frozenset[str]]:
+        """Add the devices that could not be given back, while their rows say that they are on their way back."""
+        failing = [key for key in self.failures
+                   if (row := views.owners.get(key)) is not None and row.state == vocabulary.RELEASING]
+        return {**reasons, **{key: reasons.get(key, withholding.NO_REASON) | {vocabulary.NOT_GIVEN_BACK}
+                              for key in failing}} if failing else reasons
+
+    def _write(self, marks: Marks, ended: Mapping[tuple[Target, str], Ended] | None = None) -> None:
+        """Store these marks, with the events of the differences. The caller holds the marking lock.
+
+        :param ended: as :func:`.withholding.events_of`
+        :raises StoreError: no answer; if the outcome is unknown, the next write first reads the store
+        """
+        if self._stored is None:
+            stored_now = by_target(self._store.withheld(self._host_uuid))
+            self._untold = [event for event in self._untold if not self._is_told(event)]
+            self._stored = stored_now
+        stored, now = self._stored, int(time.time())
+
+        def row(target: Target, causes: Causes, generation: int) -> WithheldRow:
+            return WithheldRow(self._host_uuid, *target, withholding.to_json(causes), generation, now)
+
+        after = {target: stored[target] if target in stored and stored[target][0] == causes
+                 else (causes, stored[target][1] + 1 if target in stored else 1) for target, causes in marks.items()}
+        write = [row(target, *entry) for target, entry in after.items() if stored.get(target) != entry]
+        delete = [row(target, *entry) for target, entry in stored.items() if target not in after]
+        if write or delete or self._untold:
+            found = withholding.events_of(self._host_uuid, marks_of(stored), marks, now_ms(),
+                                          public_calls.present(), ended)
+            keys = {DeviceKey(event.kind, event.identifier) for event in found}
+            owners = self._rows.of_devices(keys) if keys else {}
+            try:
+                self._store.set_withheld(write, delete, [*self._untold, *with_owners(found, owners)])
+            except exception.NothingWritten:
+                raise
+            except exception.StoreError:
+                self._stored = None
+                raise
+            self._stored, self._untold = after, []
+
+    def _write_if_possible(self, marks: Marks, ended: Mapping[tuple[Target, str], Ended] | None = None) -> bool:
+        """As :meth:`_write`, but only log an error of the store, and return False. The next audit tries again."""
+        try:
+            self._write(marks, ended)
+        except exception.StoreError as error:
+            LOG.warning('The withheld devices of host %(host)s are not stored yet: %(error)s',
+                        {'host': self._host, 'error': error})
+            return False
+        return True
+
+    def _is_told(self, event: Event) -> bool:
+        """Whether the store has an event, after it did not answer."""
+        return any(one.event == event for one in self._store.events_of_device(
+            event.identifier, event.at_ms, event.at_ms + 1, self._host_uuid))
+
+    # -- devices that could not be given back -------------------------------------------------------------------------
+
+    @property
+    def failures(self) -> Mapping[DeviceKey, Cause]:
+        """The devices that could not be given back, with the first time and the last reason."""
+        return withholding.failures(self.marks)
+
+    def did_not_go_back(self, key: DeviceKey, why: str) -> None:
+        """Note that a device could not be given back. The next audit stores it."""
+        target = Target.of(key)
+        with self._marking.held():
+            causes = self.marks.get(target, {})
+            before = causes.get(vocabulary.NOT_GIVEN_BACK, Cause(int(time.time()), '', vocabulary.BY_HOST))
+            self.marks = {**self.marks, target: {**causes, vocabulary.NOT_GIVEN_BACK: before._replace(
+                detail=why, tries=before.tries + 1)}}
+
+    def went_back(self, keys: Iterable[DeviceKey], at_once: bool = False) -> None:
+        """Forget why devices could not be given back, in the store at the next audit or ``at_once``.
+
+        A store that refuses is asked again by the next audit.
+        """
+        if not self.marks:
+            return                              # nearly always
+        with self._marking.held():
+            for target in map(Target.of, keys):
+                if vocabulary.NOT_GIVEN_BACK in self.marks.get(target, {}):
+                    self.marks = withholding.without(self.marks, target, vocabulary.NOT_GIVEN_BACK)
+            if at_once:
+                self._write_if_possible(self.marks)
+
+    # -- devices that could not be made ready -------------------------------------------------------------------------
+
+    @property
+    def not_realized(self) -> Mapping[Target, Cause]:
+        """The devices that could not be made ready for a guest, and the parents that could make none."""
+        return withholding.not_realized(self.marks)
+
+    def was_not_realized(self, target: Target, why: str, by_itself: bool = True) -> None:
+        """Withhold a device that could not be made ready, or let a parent make no more, until claims may try again.
+
+        If the store refuses, the next audit stores it.
+
+        :param by_itself: False if somebody else uses it: then it has not failed, and claims try again after one audit
+        """
+        with self._marking.held():
+            before = self.marks.get(target, {})
+            tries = (self._failed[target].tries if target in self._failed else 0) + by_itself
+            since = before[vocabulary.NOT_REALIZED].since if vocabulary.NOT_REALIZED in before else int(time.time())
+            self.marks = {**self.marks, target: {**before, vocabulary.NOT_REALIZED: Cause(
+                since, why, vocabulary.BY_HOST, tries)}}
+            self._failed[target] = _Failed(tries, self._audits + _pause(tries))
+            self._ledger.stand(target, vocabulary.NOT_REALIZED, why)
+            self._write_if_possible(self.marks)
+
+    def was_realized(self, *targets: Target) -> None:
+        """Forget why these could not be made ready: now they were. The next audit stores it."""
+        if self._failed and not self._failed.keys().isdisjoint(targets):
+            with self._marking.held():
+                self._try_again(targets)
+                for target in targets:
+                    self._failed.pop(target, None)
+
+    def try_again(self, views: Views) -> None:
+        """Let claims try again what is due, and what the host reports in another way than before. Every audit calls it.
+
+        Audits and not a clock decide when a try is due: more of them pass after each failure.
+        """
+        with self._marking.held():
+            self._audits += 1
+            due = []
+            for target in self.not_realized:
+                failed, report = self._failed.get(target, _Failed(0, 0)), withholding.report_of(target, views)
+                if failed.reported is None:
+                    self._failed[target] = failed = failed._replace(reported=report)
+                is_news = report is not None and report != failed.reported
+                if failed.due <= self._audits or is_news or report == withholding.AWAY:
+                    due.append(target)
+            self._try_again(due)
+
+    def booted(self) -> None:
+        """Let claims try everything again: the host has booted. The ledger is not open yet."""
+        with self._marking.held():
+            self._try_again(tuple(self.not_realized))
+
+    def _try_again(self, targets: Iterable[Target]) -> None:
+        for target in targets:
+            if vocabulary.NOT_REALIZED in self.marks.get(target, {}):
+                self.marks = withholding.without(self.marks, target, vocabulary.NOT_REALIZED)
+            self._ledger.stand_down(target, vocabulary.NOT_REALIZED)
+
+    # -- what operators ask for ---------------------------------------------------------------------------------------
+
+    def check(self, target: Target, detail: str = '') -> None:
+        """Check that :meth:`cordon` and :meth:`uncordon` can do what they are asked.
+
+        :raises BadRequest: as these
+        """
+        _check_name(target)
+        arguments.check_reason(detail)
+        if vocabulary.CORDONED not in self.marks.get(target, {}):
+            self._check_known(target)
+
+    def cordon(self, target: Target, detail: str) -> Withheld:
+        """Stop handing out a device, or all devices of a parent; their owners keep them. Idempotent.
+
+        The answer has a warning if a wipe of a free device among them goes on.
+
+        :param detail: the reason; '' keeps an earlier reason
+        :raises BadRequest: this host has no such device or parent, or the reason is not one short, printable line
+        :raises StoreError: it is not cordoned; after OutcomeUnknown it is, and the next audit stores it
+        """
+        with self._marking.held():
+            self.check(target, detail)
+            before = self.marks.get(target, {}).get(vocabulary.CORDONED)
+            since, earlier = (before.since, before.detail) if before is not None else (int(time.time()), '')
+            self._say(target, vocabulary.CORDONED, detail or earlier, since)
+            LOG.info('Host %(host)s: %(target)s is cordoned: %(detail)s', {
+                'host': self._host, 'target': target, 'detail': detail or earlier or 'no reason given'})
+            wiped = [str(Target.of(DeviceKey(device.kind, device.identifier))) for device in self._ledger.now.states()
+                     if BEING_WIPED in device.withheld and device.identifier is not None
+                     and target.has(device.kind, device.identifier, device.parent)]
+        # Whoever wipes a device first marks it in the ledger, and then looks for a cordon: no wipe begins unseen.
+        return self.state_of(target)._replace(warning=(
+            f'a wipe of {in_short(wiped)} began before, and goes on' if wiped else ''))
+
+    def uncordon(self, target: Target) -> Withheld:
+        """End a cordon. Idempotent.
+
+        :raises BadRequest: it is not cordoned, and this host has no such device or parent
+        :raises StoreError: it stays cordoned; after OutcomeUnknown too
+        """
+        with self._marking.held():
+            self.check(target)
+            cordoned = vocabulary.CORDONED in self.marks.get(target, {})
+            if cordoned:
+                self._end_standing(target, vocabulary.CORDONED)
+                LOG.info('Host %(host)s: %(target)s is not cordoned any more',
+                         {'host': self._host, 'target': target})
+            else:
+                self._ledger.stand_down(target, vocabulary.CORDONED)        # one that only the ledger has
+            return self.state_of(target)._replace(warning=self._warning(target), changed=cordoned)
+
+    def _warning(self, target: Target) -> str:
+        """Warn if an option names a device that is away and no longer cordoned: no manager starts then."""
+        if target in self.marks:
+            return ''
+        for missing in self._missing(target):
+            if not left_at(target, self._rows.all()):
+                return (f'no manager starts while {missing.option} names it and this host does not have it: '
+                        f'{FIX_MISSING}')
+        return ''
+
+    def _missing(self, target: Target) -> list[Missing]:
+        """The options that name a missing device. For a device that is there, the hypervisor is not asked."""
+        now = self._ledger.now
+        if target.scope == vocabulary.PARENT or now.device(DeviceKey(target.kind, target.name)) is not None:
+            return []
+        try:
+            return [missing for missing in self._driver.get_inventory().missing if Target.of(missing.key) == target]
+        except exception.DriverError:
+            return []
+
+    def admit(self, key: DeviceKey) -> Withheld:
+        """Admit a device that was forgotten or retired: somebody knows that it is clean.
+
+        A device of a row whose place is in doubt is where it was then: its instance has it again after the next audit.
+
+        :raises BadRequest: nobody forgot or retired it, and its place is not in doubt
+        :raises NotAdmitted: the host does not have it, somebody owns or uses it, or one of these is unknown
+        :raises HypervisorUnreachable, StoreError: no answer; it stays withheld
+        """
+        target = Target.of(key)
+        _check_name(target)
+        with self._marking.held():
+            standing = self._standing(target)
+            if not standing and self._driver.call_in_place(key):
+                self._untold.append(Event(self._host_uuid, *key, events.ADMITTED, now_ms(),
+                                          request_id=public_calls.present(), details=events.text(
+                                              reason=vocabulary.UNHEALTHY, why='', by=vocabulary.BY_OPERATOR)))
+                LOG.info('Host %(host)s: an operator says that %(target)s is where it was', {
+                    'host': self._host, 'target': target})
+                return self.state_of(target)
+            if not standing:
+                known = self._ledger.now.device(key)
+                if known is not None and vocabulary.UNPROVEN in known.withheld:
+                    raise exception.BadRequest(
+                        'device', str(target), 'it is unproven and was not forgotten, so it needs a proof that it is '
+                        f'clean: {self._advice(key, self._driver.get_inventory())}')
+                self._check_not_owned(key)
+                forgotten = [str(other) for other in self.marks if self._standing(other)]
+                why = 'it is cordoned: end that with device uncordon' if (
+                    vocabulary.CORDONED in self.marks.get(target, {})) else 'it was neither forgotten nor retired'
+                raise exception.BadRequest('device', str(target), f'{why}. Only forgotten or retired devices can be '
+                                           f'admitted; those of this host: {in_short(forgotten)}')
+            self._check_unused(key)
+            self._end_standing(target, *standing)
+            LOG.info('Host %(host)s: an operator admitted %(target)s', {'host': self._host, 'target': target})
+        return self.state_of(target)
+
+    @staticmethod
+    def _advice(key: DeviceKey, inventory: Inventory) -> str:
+        """Say how an operator has a device proven that keeps bytes."""
+        if key in inventory.by_person:
+            return 'a person has to clean it. Then use --clean-by-my-word REASON to say so'
+        return 'use --wipe to have it wiped, or --clean-by-my-word REASON if you know that it is clean'
+
+    def check_for_proof(self, key: DeviceKey, how: str) -> None:
+        """Check that a device may be wiped, or called clean, because an operator says so.
+
+        :param how: as for :meth:`.VirtDriver.prove`
+        :raises BadRequest: it was neither forgotten nor retired, and is not unproven; or it is to be wiped, and only a
+            person can clean it
+        :raises NotAdmitted: the host does not have it, somebody owns or uses it, or one of these is unknown
+        :raises HypervisorUnreachable, StoreError: no answer
+        """
+        target = Target.of(key)
+        _check_name(target)
+        known = self._ledger.now.device(key)
+        if not self._standing(target) and (known is None or vocabulary.UNPROVEN not in known.withheld):
+            self._check_not_owned(key)
+            if known is not None and known.state == selection.FREE and not known.withheld:
+                raise exception.BadRequest('device', str(target), 'it is free: the next claim may take it')
+            why = 'this host has no such device' if known is None else (
+                'it was neither forgotten nor retired, and it is not unproven')
+            unproven = [str(Target.of(one)) for one, reasons in self._ledger.now.reasons().items()
+                        if vocabulary.UNPROVEN in reasons]
+            raise exception.BadRequest(
+                'device', str(target), f'{why}. Only forgotten, retired or unproven devices can be '
+                f'{"wiped" if how == vocabulary.WIPE else "called clean"}; the unproven ones of this host: '
+                f'{in_short(unproven)}')
+        inventory = self._check_unused(key)
+        if how == vocabulary.WIPE and key in inventory.by_person:
+            raise exception.BadRequest('device', str(target), self._advice(key, inventory))
+        if known is None:
+            raise exception.NotAdmitted(str(target), 'it has just come back: try again after the next audit')
+
+    def proven(self, keys: Iterable[DeviceKey], proof: str, by: str = vocabulary.BY_HOST,
+               wiped: Mapping[DeviceKey, Wiped] | None = None) -> None:
+        """Note that devices were proven clean: they are no longer unproven, forgotten or retired.
+
+        :param proof: how they were proven. With ``by``, who asked for the proof, and ``wiped``, it is for the history
+
+        If the store refuses, the next audit tries again, and a forgotten device stays withheld.
+        """
+        with self._marking.held():
+            over = {target: frozenset((vocabulary.UNPROVEN, *_ADMITTED)).intersection(self.marks[target])
+                    for target in map(Target.of, keys) if target in self.marks}
+            at_ms = now_ms()
+            self._untold += [Event(self._host_uuid, *key, events.WIPED, at_ms, request_id=public_calls.present(),
+                                   details=wipe.as_details())
+                             for key, wipe in (wiped or {}).items()]
+            # No audit need have noted that the device was unproven.
+            self._untold += [Event(self._host_uuid, *key, events.ADMITTED, at_ms, request_id=public_calls.present(),
+                                   details=events.text(reason=vocabulary.UNPROVEN, why='', by=by, proof=proof))
+                             for key in keys if proof.startswith(vocabulary.WORD_OF) and not over.get(Target.of(key))]
+            if not any(over.values()) and not self._untold:
+                return
+            after = {target: {reason: cause for reason, cause in causes.items() if reason not in over.get(target, ())}
+                     for target, causes in self.marks.items()}
+            after = {target: causes for target, causes in after.items() if causes}
+            ended = {(target, reason): Ended(by, proof) for target, reasons in over.items() for reason in reasons}
+            if not self._write_if_possible(after, ended):
+                return
+            self.marks = after
+            for target, reasons in over.items():
+                for reason in reasons.intersection(_ADMITTED):
+                    self._ledger.stand_down(target, reason)
+
+    def _standing(self, target: Target) -> list[str]:
+        """The reasons of a target that :meth:`admit` ends."""
+        causes = self.marks.get(target, {})
+        return [reason for reason in _ADMITTED if reason in causes and causes[reason].stands]
+
+    def _check_not_owned(self, key: DeviceKey) -> None:
+        """:raises BadRequest: an instance has the device, so it is not withheld"""
+        for record in self._rows.of_devices([key]).values():
+            raise exception.BadRequest('device', str(Target.of(key)), (
+                f'instance {record.instance_uuid} is giving it back: if that cannot be done, device retire ends it'
+                if record.state == vocabulary.RELEASING else
+                f'instance {record.instance_uuid} has it: it is free when the instance gives it back'))
+
+    def _check_unused(self, key: DeviceKey) -> Inventory:
+        """Check that the host has a device that an operator calls clean, and that nobody has or uses it.
+
+        A device that comes back only later would have its old data.
+
+        :returns: what the host has
+        :raises NotAdmitted: it is not so, or that is unknown
+        """
+        def refuse(reason: str) -> None:
+            raise exception.NotAdmitted(str(Target.of(key)), reason)
+
+        used = obstacle(key, self._driver.get_usage(), None, 'remove it from the domain', 'fix that first')
+        if used is not None:
+            refuse(used.reason)
+        excluded = self._ledger.now.why_excluded(key)
+        if excluded is not None:
+            refuse(f'{excluded}, and work on this device may affect that one')
+        for record in self._rows.of_devices([key]).values():
+            refuse(f'instance {record.instance_uuid} has it')
+        inventory = self._driver.get_inventory()
+        if all(device.key != key for device in inventory.devices):
+            for unknown in inventory.unknown:
+                refuse(f'{unknown.what} cannot be read ({unknown.reason}): fix that first')
+            refuse('the host does not have it, or no option names it, so nobody can have cleaned it: admit it when it '
+                   'is there and zeroed')
+        return inventory
+
+    def forget(self, key: DeviceKey, instance_uuid: str) -> None:
+        """Withhold a device that leaves its owner without a proof that it is clean, in case it comes back.
+
+        :raises StoreError: that is not noted
+        """
+        with self._marking.held():
+            self._say(Target.of(key), vocabulary.IN_DOUBT, FORGOTTEN.format(instance_uuid), int(time.time()))
+
+    def retire(self, key: DeviceKey, instance_uuid: str, reason: str) -> None:
+        """Withhold a device that could not be taken back from its owner, until somebody admits it.
+
+        :raises StoreError: that is not noted
+        """
+        with self._marking.held():
+            failure = self.failures.get(key)
+            why = reason or (failure.detail if failure is not None else '')
+            self._say(Target.of(key), vocabulary.RETIRED,
+                      RETIRED_FROM.format(instance_uuid) + (f': {why}' if why else ''), int(time.time()))
+
+    def _say(self, target: Target, reason: str, detail: str, since: int) -> None:
+        """Withhold a target until an operator takes that back. The caller holds the marking lock."""
+        before = self.marks
+        earlier = before.get(target, {}).get(reason)
+        self._ledger.stand(target, reason)
+        self.marks = {**before, target: {**before.get(target, {}),
+                                         reason: Cause(since, detail, vocabulary.BY_OPERATOR)}}
+        try:
+            self._write(self.marks)
+        except exception.NothingWritten:
+            self.marks = before
+            if earlier is None or not earlier.stands:
+                self._ledger.stand_down(target, reason, stays=earlier is not None)
+            raise
+
+    def _end_standing(self, target: Target, *reasons: str) -> None:
+        """End what :meth:`_say` began, all or nothing. The caller holds the marking lock."""
+        after = self.marks
+        for reason in reasons:
+            after = withholding.without(after, target, reason)
+        self._write(after, {(target, reason): Ended(vocabulary.BY_OPERATOR) for reason in reasons})
+        self.marks = after
+        for reason in reasons:
+            self._ledger.stand_down(target, reason)
+
+    def _check_known(self, target: Target) -> None:
+        """:raises BadRequest: this host has no such device or parent, and no option names it."""
+        reason = why_unknown(target, self._ledger.now.parents(), [
+            device.key for device in self._ledger.now.states() if device.identifier is not None])
+        if reason is not None and not self._missing(target):
+            raise exception.BadRequest(target.scope, str(target), reason)
+
+    # -- questions ----------------------------------------------------------------------------------------------------
+
+    def state_of(self, target: Target) -> Withheld:
+        """The present state of one device or parent."""
+        device = (self._ledger.now.device(DeviceKey(target.kind, target.name))
+                  if target.scope == vocabulary.DEVICE else None)
+        parent = device.parent if device is not None else None
+        cordoned = parent is not None and vocabulary.CORDONED in self.marks.get(
+            Target.named(target.kind, parent, parent=True), {})
+        return Withheld(target, self.marks.get(target, {}), left_at(target, self._rows.all()),
+                        parent if cordoned else None)
+
+    def all(self) -> list[Withheld]:
+        """List every withheld device and parent, the reasons, and the instances that still have such devices."""
+        now = self._ledger.now
+        return with_progress(listed(self.marks, now.reasons(), now.excluded(), self._rows.all()), self._driver)
+
+
+def _pause(tries: int) -> int:
+    """The number of audits until claims try again what failed so often."""
+    return min(1 << min(tries, _RAREST), _RAREST)
+
+
+def _check_name(target: Target) -> None:
+    """:raises BadRequest: a part of it is not text that UTF-8 can write"""
+    arguments.check_name('kind', target.kind)
+    arguments.check_name('name', target.name)

@@ -12,6 +12,7 @@ from devicetrack import exception
 from devicetrack import log
 from devicetrack import threads
 from devicetrack.claims import locks
+from devicetrack.claims import public_calls
 
 LOG = log.logger(__name__)
 
@@ -27,11 +28,13 @@ class Workers(Generic[Piece]):
     :param at_once: the largest number of threads
     :param take: returns the next piece of work, or None if none is left now. Threads call it at the same time
     :param work: does a piece. Its error is logged, and the thread continues with the next piece
+    :param interrupted: called with an exception from outside that reaches a thread, and ends it
     """
 
-    def __init__(self, name: str, at_once: int, take: Callable[[], Piece | None],
-                 work: Callable[[Piece], None]) -> None:
+    def __init__(self, name: str, at_once: int, take: Callable[[], Piece | None], work: Callable[[Piece], None],
+                 interrupted: Callable[[BaseException], None] = lambda _error: None) -> None:
         self._name, self._at_once, self._take, self._work = name, at_once, take, work
+        self._call_failed = interrupted
         self._lock = locks.Lock(locks.BACKGROUND)           # for the fields below
         self._threads: list[threading.Thread] = []
         self._active: set[threading.Thread] = set()             # the threads that will take more work
@@ -55,6 +58,7 @@ class Workers(Generic[Piece]):
             with self._lock.held():
                 self._threads = [*(one for one in self._threads if one.is_alive()), thread]
 
+    @public_calls.ending_start
     def run(self) -> None:
         """Work until nothing is left. Each thread runs this. One that finds enough others ends at once."""
         try:
@@ -70,6 +74,8 @@ class Workers(Generic[Piece]):
                     more = calls != self._calls
                     if not more:
                         self._active.discard(threading.current_thread())
+        except exception.StartIsOver:
+            pass                                # the next start has threads of its own
         finally:
             with self._lock.held():
                 self._active.discard(threading.current_thread())
@@ -77,6 +83,8 @@ class Workers(Generic[Piece]):
     def _do(self, piece: Piece) -> None:
         try:
             self._work(piece)
+        except MemoryError:
+            raise                               # as any interrupt
         except Exception:                       # the thread also does other pieces
             LOG.exception('A piece of work of %s failed', self._name)
             locks.let_go(0)

@@ -23,6 +23,8 @@ from devicetrack.claims import report
 from devicetrack.claims.providers import ProviderResolver
 from devicetrack.claims.running import Parts
 from devicetrack.claims.running import Running
+from devicetrack.claims.running import start
+from devicetrack.claims.running import Starter
 from devicetrack.cmd import base
 from devicetrack.cmd import complete
 from devicetrack.cmd import helping
@@ -244,9 +246,9 @@ class Manage(app.App):
         """
         if self._running is None:
             records.host_of(self.checked_store, host)
-            parts = Parts(Endpoint(host, host), self.driver(host), self.checked_store, self.conf, by_command=True)
+            parts = Parts(Endpoint(host, host), self.driver(host), self.checked_store, self.conf)
             host_identity.check_unmanaged(host, parts.state_path)         # a person waits for the command
-            self._running, _findings = Running.start(parts)
+            self._running, _findings = start(parts, Starter.command())
         return self._running
 
     def driver(self, host: str) -> virt_driver.VirtDriver:

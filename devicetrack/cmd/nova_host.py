@@ -21,9 +21,9 @@ from devicetrack import ownfiles
 from devicetrack import vocabulary
 from devicetrack.claims import report
 from devicetrack.claims import withheld
-from devicetrack.claims.adopting import Adopting
 from devicetrack.claims.host import HostLock
 from devicetrack.claims.manager import ClaimManager
+from devicetrack.claims.repairs import Adopting
 from devicetrack.conf import manager as options
 from devicetrack.engine.withholding import Marks
 from devicetrack.nova import adoption

@@ -17,8 +17,8 @@ from prometheus_client.registry import Collector
 from devicetrack import exception
 from devicetrack import log
 from devicetrack import ownfiles
-from devicetrack.claims.host_state import HostState
 from devicetrack.claims.manager import ClaimManager
+from devicetrack.claims.metering import HostState
 from devicetrack.metrics import textfile
 from devicetrack.metrics.samples import metrics_of
 from devicetrack.metrics.samples import Numbers

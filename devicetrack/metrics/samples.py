@@ -12,7 +12,7 @@ from prometheus_client import core
 from prometheus_client import Metric
 
 from devicetrack import vocabulary
-from devicetrack.claims.host_state import HostState
+from devicetrack.claims.metering import HostState
 from devicetrack.engine import findings
 from devicetrack.metrics import families
 from devicetrack.metrics.families import Family

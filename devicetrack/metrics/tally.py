@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from devicetrack import exception
 from devicetrack.claims import metering
-from devicetrack.claims.host_state import HostState
+from devicetrack.claims.metering import HostState
 from devicetrack.claims.metering import Meter
 from devicetrack.metrics import families
 from devicetrack.metrics.families import Family

@@ -10,12 +10,16 @@ from collections.abc import Callable
 from collections.abc import Iterator
 import dis
 import functools
+import inspect
 import os
 import pathlib
 import sys
+import threading
 import types
 from typing import Any
 from typing import Final
+
+from oslo_concurrency import lockutils
 
 import devicetrack
 
@@ -23,6 +27,7 @@ import devicetrack
 ALL: Final = 'DEVICETRACK_EVERY_INTERRUPT'
 SAMPLES: Final = 12
 
+_FAIR_LOCKS: Final = inspect.getsourcefile(lockutils.ReaderWriterLock.acquire_write_lock)
 _ROOT: Final = str(pathlib.Path(devicetrack.__file__).parent) + os.sep
 _TESTS: Final = tuple(_ROOT + part + os.sep for part in ('testing', 'tests'))
 # It stands for the world, which is not interrupted, nor what it calls.
@@ -102,6 +107,14 @@ class At(Lines):
 
     def _is_it(self, frame: types.FrameType) -> bool:
         return _name_of(frame) == self._line
+
+
+class LinesOfLocks(Lines):
+    """Counts the lines of the locks of oslo.concurrency instead, which the library does not see."""
+
+    def _calls(self, frame: types.FrameType, event: str, argument: Any) -> Any:
+        caller = frame if frame.f_code.co_filename != threading.__file__ else frame.f_back
+        return self._lines if caller is not None and caller.f_code.co_filename == _FAIR_LOCKS else None
 
 
 @functools.cache

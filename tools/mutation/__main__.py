@@ -27,8 +27,8 @@ MODULES = tuple(f'devicetrack.{name}' for name in (
     'engine.selection',
     'engine.migrations', 'engine.lifecycle', 'engine.reconcile', 'engine.findings', 'engine.guest_records',
     'engine.unsettled', 'objects.identity', 'store.sql.changing', 'store.sql.committer',
-    'claims.guest_rows', 'claims.life', 'claims.failed_claims', 'claims.claiming', 'claims.locked_ledger',
-    'claims.rows', 'claims.moves', 'claims.given_up'))
+    'claims.life', 'claims.failed_claims', 'claims.claim', 'claims.locked_ledger', 'claims.rows', 'claims.moves',
+    'claims.unfinished'))
 # The packages of the tests that judge. Tests that need a server are left out.
 TESTS = ('unit.objects', 'unit.engine', 'unit.store', 'unit.claims', 'functional.store')
 

@@ -19,17 +19,16 @@ _REMEMBERED: Final = {
     'ledger': ('_now',),
     'store.store': ('_fence', '_is_taken_over'),
     'service_store.store': ('_fence', '_own', '_is_taken_over'),
-    'rows': ('_doubts',),
+    'rows.unfinished': ('_entries',),
     'rows.known': ('_rows', '_keys', '_contexts'),
     'gate': ('_disabled', '_behind'),
     'boot': ('_recorded', '_ready'),
     'views': ('providers',),
     'views._known': ('_uuids',),
     'declarations': ('known',),
-    'withheld': ('_stored', 'marks', '_audits', '_tried', '_due', '_reported'),
-    'wipes': ('_waiting', '_working', '_refused', '_due', '_audits', '_begun', '_closed'),
-    'life._starts': ('_said',),
-    '_audit': ('_since',),
+    'withheld': ('_stored', 'marks', '_audits', '_failed'),
+    'wipes': ('_waiting', '_working', '_tried', '_audits', '_begun', '_closed'),
+    'audits': ('_since',),
 }
 
 # A host is put together once for each manager: what it remembers is replaced, and that is much faster.

@@ -17,13 +17,13 @@ from unittest import mock
 
 from devicetrack import exception
 from devicetrack import vocabulary
-from devicetrack.claims import requests
-from devicetrack.claims import resume
-from devicetrack.claims.claiming import Arrival
-from devicetrack.claims.claiming import Claiming
-from devicetrack.claims.known_rows import KnownRows
+from devicetrack.claims import audit
+from devicetrack.claims import public_calls
+from devicetrack.claims.claim import Arrival
+from devicetrack.claims.claim import Claiming
 from devicetrack.claims.life import Life
 from devicetrack.claims.moves import Moves
+from devicetrack.claims.rows import KnownRows
 from devicetrack.claims.rows import Rows
 from devicetrack.engine import containment
 from devicetrack.engine import exclusion
@@ -124,7 +124,7 @@ def realizes_nothing() -> Iterator[None]:
 
 def _giving(life: Life) -> dict[str, Any]:
     """What the end of the give path uses."""
-    return vars(vars(life)['_giving'])
+    return vars(vars(life)['releasing'])
 
 
 @mutant('the guest is gone → mark releasing', 'it gives back what is deleted, and does not look for a guest')
@@ -132,7 +132,7 @@ def gives_back_under_a_guest() -> Iterator[None]:
     def is_over(instance_uuid: str, views: Views) -> bool:
         return (views.instances or {}).get(instance_uuid) in migrations.INSTANCE_OVER
 
-    with mock.patch.object(resume, 'is_over', is_over):
+    with mock.patch.object(audit, 'is_over', is_over):
         yield
 
 
@@ -149,14 +149,14 @@ def wipes_before_the_mark() -> Iterator[None]:
 
 @mutant('wipe, proven → delete the row', 'it deletes the row and wipes then')
 def deletes_before_the_wipe() -> Iterator[None]:
-    def give_back(original: Any, life: Life, leaving: Sequence[Record], *_wait: Any) -> None:
+    def release(original: Any, life: Life, leaving: Sequence[Record], *_wait: Any) -> None:
         if not leaving:
             return
         vars(life)['_rows'].write(Changes(delete=tuple(leaving)))
         _giving(life)['_driver'].unclaim([DeviceAssignment.from_record(record) for record in leaving])
         _giving(life)['_ledger'].free_of(leaving[0].instance_uuid, [record.key for record in leaving])
 
-    with _in_place_of(Life, 'give_back', give_back):
+    with _in_place_of(Life, 'release', release):
         yield
 
 
@@ -174,10 +174,10 @@ def frees_before_the_row_is_gone() -> Iterator[None]:
 
 @mutant('another one takes the place of a device that fails → it goes back', 'it frees it, and its row stays', FAILING)
 def frees_what_fails() -> Iterator[None]:
-    def give_back_replaced(_original: Any, life: Life, leaving: Sequence[Record], *_wait: Any) -> None:
+    def release_replaced(_original: Any, life: Life, leaving: Sequence[Record], *_wait: Any) -> None:
         _giving(life)['_ledger'].free_of(leaving[0].instance_uuid, [record.key for record in leaving])
 
-    with _in_place_of(Life, 'give_back_replaced', give_back_replaced):
+    with _in_place_of(Life, 'release_replaced', release_replaced):
         yield
 
 
@@ -267,7 +267,7 @@ def starts_undecided() -> Iterator[None]:
 
 @mutant('one call, one answer', 'it asks the service a second time, and goes on without an answer')
 def asks_twice() -> Iterator[None]:
-    with mock.patch.object(requests, 'answers', lambda: None):
+    with mock.patch.object(public_calls, 'answers', lambda: None):
         yield
 
 

@@ -31,7 +31,7 @@ from devicetrack.claims import report
 from devicetrack.claims.claim import Claim
 from devicetrack.claims.instance_fields import Fields
 from devicetrack.claims.manager import ClaimManager
-from devicetrack.claims.wipes import Wipe
+from devicetrack.claims.releasing import Wipe
 from devicetrack.cmd import audit
 from devicetrack.cmd import base as cmd_base
 from devicetrack.engine import findings

@@ -14,7 +14,8 @@ import uuid
 import fixtures
 
 from devicetrack import exception
-from devicetrack.claims import scheduling
+from devicetrack.claims.providers import Count
+from devicetrack.claims.providers import for_scheduler
 from devicetrack.compatibility import partners
 from devicetrack.compatibility import traits
 from devicetrack.compatibility.facts import Declaration
@@ -163,10 +164,10 @@ class FleetTestCase(base.TestCase):
 
     def report(self, host: Host) -> None:
         names = {'', *(pool.parent or '' for pool in host.pools)}
-        counts = [scheduling.Count(host.provider(pool.parent or ''), self.class_of(pool.facts), 2, 2 - pool.room, '',
+        counts = [Count(host.provider(pool.parent or ''), self.class_of(pool.facts), 2, 2 - pool.room, '',
                                   pool.facts.sort.kind, pool.parent) for pool in host.pools]
         declared = [Declaration(pool.parent, pool.facts) for pool in host.pools]
-        providers = scheduling.providers({name: host.provider(name) for name in names}, host.uuid, counts, declared)
+        providers = for_scheduler({name: host.provider(name) for name in names}, host.uuid, counts, declared)
         reporter = PlacementReporter(self.direct)
         self.assertEqual({}, reporter.sync(providers, host.layout).refused)
         self.assertEqual((), reporter.sync(providers, host.layout).changes)

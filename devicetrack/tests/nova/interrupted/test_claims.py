@@ -163,7 +163,7 @@ class OffloadTestCase(base.PmemGuests):
         binding.of(self.computes['host1'].driver).manager.wait_for_wipes()
         self.audit()
         before = self.reserved()
-        with mock.patch('devicetrack.claims.wipes.Wipes.go_on', autospec=True):
+        with mock.patch('devicetrack.claims.releasing.Wipes.go_on', autospec=True):
             self._shelve_server(server)
             self.assertEqual(before + 1, self.reserved())
 

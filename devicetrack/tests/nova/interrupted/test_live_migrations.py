@@ -21,7 +21,7 @@ from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.libvirt import base as nova_base
 from oslo_messaging import exceptions as messaging_exceptions
 
-from devicetrack.claims import giving
+from devicetrack.claims import releasing
 from devicetrack.nova import binding
 from devicetrack.nova import service
 from devicetrack.tests.nova.stock_failures import base
@@ -513,14 +513,14 @@ class FailedTestCase(_Namespaces):
     def test_the_source_waits_for_no_wipe(self) -> None:
         self.flags(rpc_response_timeout=20)
         wiping, go_on = threading.Event(), threading.Event()
-        take_back = giving.Giving.take_back
+        leave_host = releasing.Releasing.leave_host
 
-        def last(*args: Any) -> giving.Answers:
+        def last(*args: Any) -> releasing.Answers:
             wiping.set()
             go_on.wait(120)
-            return take_back(*args)
+            return leave_host(*args)
 
-        self.useFixture(fixtures.MonkeyPatch('devicetrack.claims.giving.Giving.take_back', last))
+        self.useFixture(fixtures.MonkeyPatch('devicetrack.claims.releasing.Releasing.leave_host', last))
         self.addCleanup(go_on.set)
         self.begin()
         self.wait_until_failed()

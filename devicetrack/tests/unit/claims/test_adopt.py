@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.claims import report
-from devicetrack.claims.adopting import Adopting
+from devicetrack.claims.repairs import Adopting
 from devicetrack.engine import migrations
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Missing

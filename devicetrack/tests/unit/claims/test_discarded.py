@@ -8,6 +8,7 @@ import configparser
 import contextlib
 import functools
 import gc
+import itertools
 import pathlib
 import signal
 import threading
@@ -31,6 +32,7 @@ from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import FREE
 from devicetrack.testing.fixtures import Instance
 from devicetrack.tests import base
+from devicetrack.tests import interrupts
 from devicetrack.tests.interrupts import Interrupt
 
 
@@ -124,6 +126,68 @@ class DiscardedLedgerTestCase(base.TestCase):
             host.wait()
             check()
             self.assertEqual([], host.audit(), operation.__name__)
+
+    def test_a_context_that_an_earlier_start_ended_is_known_to_nobody(self) -> None:
+        host, instance = self.host(devices=2), Instance()
+        host.spawn(instance, pmem=1)
+        migration = host.resize(instance, pmem=1)
+        self.assertIsNotNone(host.running.rows.known.context(instance.uuid))
+        host.store.after('write', functools.partial(self.end_start, host), times=1)
+        with contextlib.suppress(exception.StartIsOver):
+            host.manager.drop_move_claim_at_dest(host.context, instance, migration)
+        self.assertEqual([], host.store.contexts(host.manager.host_uuid))
+        self.assertIsNone(host.running.rows.known.context(instance.uuid))
+
+    def test_who_waits_for_a_start_that_fails_gets_its_error(self) -> None:
+        host, waiting = self.host(devices=1), list[int]()
+        alone = host.manager._starting_alone
+
+        def starting_alone() -> contextlib.AbstractContextManager[None]:
+            waiting.append(0)
+            return alone()
+
+        def fail() -> None:
+            while len(waiting) < 4:
+                pass
+            raise exception.HypervisorUnreachable('fake', 'it does not answer')
+
+        self.patch(host.manager, '_starting_alone', starting_alone)
+        host.machine.before('get_usage', fail, times=4)
+        before = host.machine.calls['get_usage']
+        host.running.end()
+        answers = self.together(*[host.manager.held] * 4)
+        self.assertEqual([exception.HypervisorUnreachable] * 4, list(map(type, answers)))
+        self.assertEqual((1, 4), (host.machine.calls['get_usage'] - before, len(set(map(id, answers)))))
+        host.machine.clear()
+        self.assertEqual((), host.manager.held())
+
+    def test_an_interrupt_of_a_thread_in_the_background_ends_the_start(self) -> None:
+        self.patch(threading, 'excepthook', lambda _error: None)
+        for error in (Interrupt(), MemoryError()):
+            host, instance = self.host(devices=1), Instance()
+            host.spawn(instance, pmem=1)
+            host.delete_guest(instance.uuid)
+            before = host.running
+            host.machine.before('unclaim', error, times=1)
+            host.manager.release(host.context, instance, wait=False)
+            before.wipes.wait()
+            self.assertTrue(before.is_over)
+            host.audit()
+            host.wait()
+            self.assertEqual(({'d0': FREE}, []), (host.states(), host.audit()))
+
+    def test_an_interrupt_of_the_thread_that_reads_ends_the_start(self) -> None:
+        self.patch(threading, 'excepthook', lambda _error: None)
+        host = self.host(devices=1)
+        host.machine.write(host.machine.add_namespace('new', proven=False), b'theirs')
+        before = host.running
+        host.machine.before('read', Interrupt(), times=1)
+        host.audit()
+        before.unproven.wait()
+        self.assertTrue(before.is_over)
+        host.audit()
+        host.running.unproven.wait()
+        self.assertEqual({'d0': FREE, 'new': 'withheld: unproven'}, host.states())
 
     def test_a_claim_of_an_earlier_start_is_this_ones_own(self) -> None:
         host, instance = self.host(devices=1), Instance()
@@ -403,6 +467,26 @@ class LockTestCase(base.TestCase):
         waiter.join(base.HANGS_S)
         self.assertFalse(waiter.is_alive())
         self.assertRaises(exception.StartIsOver, self.lock.held().__enter__)
+
+    def test_who_waits_gets_it_wherever_in_the_lock_an_interrupt_came(self) -> None:
+        for number in itertools.count():
+            self.lock, waiters = locks.Lock(locks.READING, 'host'), list[threading.Thread]()
+
+            def hold(waiters: list[threading.Thread] = waiters) -> None:
+                with self.lock.held():
+                    waiters.append(self.start_waiter())
+
+            lines = interrupts.LinesOfLocks(number)
+            came_out = lines.run(hold)
+            locks.let_go(0)
+            for waiter in waiters:
+                waiter.join(base.HANGS_S)
+                self.assertFalse(waiter.is_alive(), lines.where)
+            [answer] = self.together(self.has_it)
+            self.assertTrue(answer is True or isinstance(answer, exception.StartIsOver), (answer, lines.where))
+            if not came_out:
+                break
+        self.assertLess(20, number)
 
     def test_a_thread_that_has_it_does_not_get_it_again(self) -> None:
         with self.lock.held():

@@ -147,7 +147,7 @@ class RealizedTestCase(base.TestCase):
         @contextlib.contextmanager
         def watched(rows: Rows, instance_uuid: str) -> Iterator[None]:
             with working(rows, instance_uuid):
-                known.append(host.running.failed_claims.has_given_up(claim.claim_id))
+                known.append(host.running.failed_claims.has_failed(claim.claim_id))
                 yield
 
         self.patch(Rows, 'working', watched)

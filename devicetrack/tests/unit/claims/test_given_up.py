@@ -5,9 +5,10 @@ import os
 import fixtures as fixtures_of_tests
 
 from devicetrack import exception
-from devicetrack.claims.given_up import GivenUp
-from devicetrack.claims.given_up import GivenUpClaims
-from devicetrack.claims.own_process import OwnProcess
+from devicetrack.claims.failed_claims import RememberedClaims
+from devicetrack.claims.host import OwnProcess
+from devicetrack.claims.unfinished import FailedClaim
+from devicetrack.claims.unfinished import Unfinished
 from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import FREE
 from devicetrack.testing.fixtures import Instance
@@ -160,13 +161,13 @@ class AbortTestCase(base.TestCase):
     def test_one_that_has_to_wait_keeps_no_other_from_going_back(self):
         first, _second = self.give_up(self.instance), self.give_up(Instance())
         self.host.store.before('write', GONE, times=1)
-        self.assertTrue(self.host.running.failed_claims.give_back_claims())
+        self.assertTrue(self.host.running.failed_claims.undo_failed())
         self.assertEqual(([first], {'d0': 'claimed', 'd1': 'releasing'}), (self.remembered(), self.host.states()))
 
     def test_it_waits_while_somebody_works_on_its_instance(self):
         claim = self.give_up(self.instance)
         with self.host.running.rows.working(self.instance.uuid):
-            self.assertEqual([True], self.together(self.host.running.failed_claims.give_back_claims))
+            self.assertEqual([True], self.together(self.host.running.failed_claims.undo_failed))
         self.assertEqual(([claim], {'d0': 'claimed', 'd1': FREE}), (self.remembered(), self.host.states()))
 
 
@@ -193,7 +194,7 @@ class MoveTestCase(test_moving.RegionTestCase):
         migration = region.migration(instance, 'one')
         self.one.store.lose_commit()
         self.assertRaises(exception.OutcomeUnknown, self.one.resize, instance, 1, 0, migration)
-        self.one.running.failed_claims.give_up(instance.uuid, 'ab-1', migration.uuid)
+        self.one.running.failed_claims.remember(FailedClaim(instance.uuid, 'ab-1', migration.uuid))
         self.one.audit()
         self.one.resize(instance, pmem=1, migration=migration)
         rows = region.rows(instance)
@@ -207,14 +208,14 @@ class FilesTestCase(base.TestCase):
     def setUp(self):
         super().setUp()
         self.path = self.temp_dir()
-        self.claims = GivenUpClaims(self.path, OwnProcess('host'))
+        self.claims = RememberedClaims(self.path, OwnProcess('host'), Unfinished())
 
     def found(self):
         """What the next process finds."""
-        return GivenUpClaims(self.path, OwnProcess('host')).all()
+        return RememberedClaims(self.path, OwnProcess('host'), Unfinished()).all()
 
     def test_what_is_remembered_is_found_by_another_process_until_it_is_forgotten(self):
-        one, two = GivenUp('i', 'ab-1', None), GivenUp('j', 'ab-2', 'm')
+        one, two = FailedClaim('i', 'ab-1', None), FailedClaim('j', 'ab-2', 'm')
         for claim in (two, one, one):
             self.claims.remember(claim)
         self.assertEqual([one, two], self.found())
@@ -224,46 +225,46 @@ class FilesTestCase(base.TestCase):
         self.assertEqual({0o600}, {os.stat(os.path.join(self.path, 'given-up', 'ab-2')).st_mode & 0o777})
 
     def test_a_forked_child_remembers_nothing(self):
-        self.assertIsNone(processes.in_fork(lambda: self.claims.remember(GivenUp('i', 'ab-1', None))))
+        self.assertIsNone(processes.in_fork(lambda: self.claims.remember(FailedClaim('i', 'ab-1', None))))
         self.assertEqual([], self.claims.all())
 
     def test_what_cannot_be_read_is_left_out_and_left_there(self):
-        self.claims.remember(GivenUp('i', 'ab-1', None))
+        self.claims.remember(FailedClaim('i', 'ab-1', None))
         directory = os.path.join(self.path, 'given-up')
         for name, text in (('ab-2', 'no JSON'), ('ab-3', '{}'), ('ab-4', '[]'), ('ab-5.new', ''),
                            ('ab-6', '{"instance_uuid": "i", "claim_id": "ab-1", "migration_uuid": null}'),
                            ('ab-7', '{"instance_uuid": null, "claim_id": "ab-7", "migration_uuid": null}')):
             with open(os.path.join(directory, name), 'w') as file:
                 file.write(text)
-        self.assertEqual([GivenUp('i', 'ab-1', None)], self.found())
+        self.assertEqual([FailedClaim('i', 'ab-1', None)], self.found())
         self.assertEqual(7, len(os.listdir(directory)))
 
     def test_a_directory_that_cannot_be_written_changes_no_error(self):
         with open(os.path.join(self.path, 'given-up'), 'w'):
             pass
-        self.claims.remember(GivenUp('i', 'ab-1', None))
-        self.assertEqual(([GivenUp('i', 'ab-1', None)], []), (self.claims.all(), self.found()))
+        self.claims.remember(FailedClaim('i', 'ab-1', None))
+        self.assertEqual(([FailedClaim('i', 'ab-1', None)], []), (self.claims.all(), self.found()))
         self.claims.forget('ab-1')
         self.assertEqual([], self.claims.all())
 
     def test_a_claim_of_no_manager_removes_no_file(self):
-        self.claims.remember(GivenUp('i', 'ab-1', None))
+        self.claims.remember(FailedClaim('i', 'ab-1', None))
         with open(os.path.join(self.path, 'manager.lock'), 'w'):
             pass
         for claim_id in ('../manager.lock', os.path.join(self.path, 'manager.lock'), '', '.', 'ab-1\n'):
             self.claims.forget(claim_id)
         self.assertEqual(['given-up', 'manager.lock'], sorted(os.listdir(self.path)))
-        self.assertEqual([GivenUp('i', 'ab-1', None)], self.claims.all())
+        self.assertEqual([FailedClaim('i', 'ab-1', None)], self.claims.all())
 
     def test_a_claim_of_no_manager_is_not_remembered(self):
         for claim_id in ('', '../../etc', 'ab'):
-            self.claims.remember(GivenUp('i', claim_id, None))
+            self.claims.remember(FailedClaim('i', claim_id, None))
         self.assertEqual([], self.claims.all())
 
     def test_nobody_else_can_name_a_claim_to_give_back(self):
-        self.claims.remember(GivenUp('i', 'ab-1', None))
+        self.claims.remember(FailedClaim('i', 'ab-1', None))
         directory = os.path.join(self.path, 'given-up')
         os.chmod(directory, 0o777)
         self.assertEqual([], self.found())
         os.chmod(directory, 0o700)
-        self.assertEqual([GivenUp('i', 'ab-1', None)], self.found())
+        self.assertEqual([FailedClaim('i', 'ab-1', None)], self.found())

@@ -8,8 +8,12 @@ from typing import Any
 from unittest import mock
 
 from devicetrack import exception
-from devicetrack.claims import history
+from devicetrack.claims import audit
 from devicetrack.claims import operator_requests
+from devicetrack.claims.host import ThisHost
+from devicetrack.claims.metering import Metering
+from devicetrack.claims.service import ServiceView
+from devicetrack.engine.migrations import Endpoint
 from devicetrack.objects.values import DeviceKey
 from devicetrack.store.api import StoredEvent
 from devicetrack.testing import fake
@@ -216,9 +220,10 @@ class ConditionTestCase(HistoryTestCase):
 
 class TrimTestCase(HistoryTestCase):
 
-    def keep(self, **options: int) -> history.History:
+    def keep(self, **options: int) -> audit.History:
         conf = types.SimpleNamespace(**{'history_days': 400, 'history_events': 1000, **options})
-        return history.History('host', self.host.manager.host_uuid, self.host.store, conf)
+        return audit.History(ThisHost(Endpoint('host', 'host'), self.host.manager.host_uuid, self.host.driver,
+                                      self.host.store, ServiceView(None), conf, Metering()))
 
     def fill(self, count: int) -> None:
         for _ in range(count):
@@ -240,7 +245,7 @@ class TrimTestCase(HistoryTestCase):
         self.patch(time, 'time_ns', lambda: plain_ns() + ahead_s * 1_000_000_000)
 
     def test_what_is_too_old_goes(self) -> None:
-        self.patch(history, 'NEWEST', 2)
+        self.patch(audit, 'NEWEST', 2)
         self.fill(2)
         trim = self.keep(history_days=30)
         self.assertEqual(0, trim.trim())
@@ -253,7 +258,7 @@ class TrimTestCase(HistoryTestCase):
         self.fill(60)
         trim, before = self.keep(), self.of_device()
         self.go_on(401)
-        self.fill(history.NEWEST // 2 - 1)      # the events of that time have its clock, too
+        self.fill(audit.NEWEST // 2 - 1)      # the events of that time have its clock, too
         deleted = [trim.trim() for _audit in range(3)]
         self.host.audit()
         self.assertEqual(([0] * 3, before), (deleted, self.of_device()[:len(before)]))
@@ -262,8 +267,8 @@ class TrimTestCase(HistoryTestCase):
         self.assertEqual(0, trim.trim())
 
     def test_a_step_at_a_time(self) -> None:
-        self.patch(history, 'STEP', 4)
-        self.patch(history, 'COUNTED', 4)
+        self.patch(audit, 'STEP', 4)
+        self.patch(audit, 'COUNTED', 4)
         self.fill(5)
         trim = self.keep(history_events=3)
         deleted = []
@@ -273,7 +278,7 @@ class TrimTestCase(HistoryTestCase):
         self.assertEqual((7, 3), (sum(deleted), len(self.of_device())))
 
     def test_numbers_that_begin_anew_are_counted_anew(self) -> None:
-        self.patch(history, 'NEWEST', 0)        # it would take weeks until none is left
+        self.patch(audit, 'NEWEST', 0)        # it would take weeks until none is left
         self.fill(3)
         trim = self.keep(history_days=30, history_events=3)
         later = time.time_ns() + 31 * DAY_MS * 1_000_000

@@ -46,11 +46,12 @@ class EveryLineTestCase(base.TestCase):
         self.assertEqual(({}, {}, 3), (host.owners(), host.held(), host.free()), where)
 
     def interrupt(self, operation: Callable[[], Any], prepare: Callable[[], Any] = lambda: None,
-                  check: Callable[[str], None] | None = None) -> None:
-        lines = interrupts.Lines()
+                  check: Callable[[str], None] | None = None,
+                  lines_of: type[interrupts.Lines] = interrupts.Lines) -> None:
+        lines = lines_of()
         for _warm in range(2):                  # the first time, statements are compiled and modules are loaded
             prepare()
-            lines = interrupts.Lines()
+            lines = lines_of()
             lines.run(operation)
             (check or self.check)('nowhere')
         self.assertLess(50, lines.count)
@@ -58,7 +59,7 @@ class EveryLineTestCase(base.TestCase):
         for number in interrupts.chosen(lines.count, len(self.id())):
             self.instance = Instance()
             prepare()
-            lines = interrupts.Lines(number, self.error)
+            lines = lines_of(number, self.error)
             came_out = lines.run(operation)
             interrupted += came_out
             where = f'{lines.where}, line {number} of {lines.count}'
@@ -95,6 +96,9 @@ class EveryLineTestCase(base.TestCase):
 
         self.patch(Claim, 'keep', kept_by)
         self.interrupt(lambda: got.append(self.claim()), prepare, check)
+
+    def test_of_a_claim_in_its_locks(self) -> None:
+        self.interrupt(self.claim, lines_of=interrupts.LinesOfLocks)
 
     def test_of_a_release(self) -> None:
         def prepare() -> None:

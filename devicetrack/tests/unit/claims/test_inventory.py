@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from devicetrack import exception
-from devicetrack.claims import scheduling
+from devicetrack.claims.providers import Count
+from devicetrack.claims.providers import for_scheduler
 from devicetrack.compatibility.facts import Declaration
 from devicetrack.compatibility.facts import Facts
 from devicetrack.compatibility.facts import Sort
@@ -200,9 +201,9 @@ class TestProviders(base.TestCase):
         sorts = [Sort('vpmem', '4GB 1'), Sort('vpmem', '4GB 2'), Sort('mdev', 'nvidia-35')]
         declared = [Declaration(parent, Facts(sort, '', STATELESS))
                     for sort, parent in zip(sorts, (None, None, 'p0'), strict=True)]
-        found = [scheduling.Count(ROOT, PMEM, 2, 0, '', 'vpmem', None),
-                 scheduling.Count(NUMA0, VGPU, 1, 0, '', 'mdev', 'p0')]
-        made = scheduling.providers({'': ROOT, 'p0': NUMA0}, 'node', found, declared)
+        found = [Count(ROOT, PMEM, 2, 0, '', 'vpmem', None),
+                 Count(NUMA0, VGPU, 1, 0, '', 'mdev', 'p0')]
+        made = for_scheduler({'': ROOT, 'p0': NUMA0}, 'node', found, declared)
         self.assertEqual([sorted(offered(declared[0].facts) | offered(declared[1].facts)),
                           sorted(offered(declared[2].facts))], [one.traits for one in made])
 
@@ -243,19 +244,19 @@ class TestProviders(base.TestCase):
         self.assertEqual((before, True), (self.host.manager.providers(), self.host.manager.complete))
 
     def test_that_a_service_calls_the_same_are_one(self) -> None:
-        found = [scheduling.Count(ROOT, VGPU, 2, 1, '', 'mdev', 'p0'),
-                 scheduling.Count(ROOT, VGPU, 1, 0, '', 'mdev', 'p1'),
-                 scheduling.Count(NUMA0, VGPU, 1, 0, '', 'mdev', 'p1')]
-        [one] = scheduling.providers(dict.fromkeys(('', 'p0', 'p1'), ROOT), 'node', found)
+        found = [Count(ROOT, VGPU, 2, 1, '', 'mdev', 'p0'),
+                 Count(ROOT, VGPU, 1, 0, '', 'mdev', 'p1'),
+                 Count(NUMA0, VGPU, 1, 0, '', 'mdev', 'p1')]
+        [one] = for_scheduler(dict.fromkeys(('', 'p0', 'p1'), ROOT), 'node', found)
         self.assertEqual(('node', None, {VGPU: 3}, {VGPU: 1}), (one.name, one.parent_uuid, one.totals, one.reserved))
 
     def test_of_a_numa_node_say_so(self) -> None:
         self.assertEqual([[], ['HW_NUMA_ROOT']],
-                         [one.traits for one in scheduling.providers({'': ROOT, 'numa0': NUMA0}, 'node', [])])
+                         [one.traits for one in for_scheduler({'': ROOT, 'numa0': NUMA0}, 'node', [])])
 
     def test_of_devices_of_a_newer_release_have_no_traits_that_are_made_up(self) -> None:
-        found = [scheduling.Count(ROOT, VGPU, 1, 0, '{"newer": 1}', 'mdev', 'p0')]
-        [one] = scheduling.providers({'': ROOT}, 'node', found)
+        found = [Count(ROOT, VGPU, 1, 0, '{"newer": 1}', 'mdev', 'p0')]
+        [one] = for_scheduler({'': ROOT}, 'node', found)
         self.assertEqual(([], {VGPU: 1}), (one.traits, one.totals))
 
 

@@ -4,7 +4,7 @@ from unittest import mock
 
 from devicetrack import exception
 from devicetrack import vocabulary
-from devicetrack.claims.claiming import Arrival
+from devicetrack.claims.claim import Arrival
 from devicetrack.engine.demand import Demand
 from devicetrack.engine.demand import Item
 from devicetrack.objects.values import Attribute
@@ -259,7 +259,7 @@ class SettledDoubtTestCase(HostTestCase):
     @staticmethod
     def wait(host):
         """For the devices that the background gives back."""
-        host.running.life.start_wipes()
+        host.running.wipes.go_on()
         host.wait()
 
     def test_a_claim_that_happened_is_given_back(self):

@@ -10,7 +10,7 @@ from typing import Any
 import fixtures as test_fixtures
 
 from devicetrack import exception
-from devicetrack.claims import partner_search
+from devicetrack.claims import live
 from devicetrack.objects import DeclaredDevice
 from devicetrack.objects import LiveMigrationCheck
 from devicetrack.objects.values import Attribute
@@ -347,7 +347,7 @@ class PeersTestCase(LiveTestCase):
     def test_what_was_chosen_is_taken_meanwhile(self) -> None:
         instance = self.region.spawn('one', pmem=1, vgpu=1)
         check = self.region.check(instance, 'two')
-        choose, rivals = partner_search.PartnerSearch.choose, list[Instance]()
+        choose, rivals = live.PartnerSearch.choose, list[Instance]()
 
         def be_late(*args: Any) -> Any:
             chosen = choose(*args)
@@ -356,7 +356,7 @@ class PeersTestCase(LiveTestCase):
                 rivals.extend(self.together(lambda: self.region.spawn('two', vgpu=2)))
             return chosen
 
-        self.patch(partner_search.PartnerSearch, 'choose', be_late)
+        self.patch(live.PartnerSearch, 'choose', be_late)
         self.claim(instance, check)
         self.assertEqual(['b'], [record.parent for record in self.two.records(instance) if record.kind == 'mdev'])
 
@@ -500,13 +500,13 @@ class TenantTestCase(base.TestCase):
         device = DeclaredDevice(
             kind='mdev', identifier='m', resource_class='VGPU', type=TYPE, api='vfio-pci', version_form='numbered',
             version='2.1.0', required=['A'], offered=['A', 'B'], aggregation=2, obstacle=None, seen='2.0.0')
-        [wanted] = partner_search.from_declared([DeclaredDevice.obj_from_primitive(device.obj_to_primitive())])
+        [wanted] = live.from_declared([DeclaredDevice.obj_from_primitive(device.obj_to_primitive())])
         self.assertEqual(('VGPU', 'm', '2.0.0', '2.1.0', 2),
                          (wanted.resource_class, wanted.held.identifier, wanted.seen, str(wanted.held.facts.version),
                           wanted.held.facts.aggregation))
 
     def test_what_is_not_declared_is_refused(self) -> None:
-        error = self.assertRaises(exception.BadRequest, partner_search.from_declared, [
+        error = self.assertRaises(exception.BadRequest, live.from_declared, [
             DeclaredDevice(kind='mdev', identifier='m', resource_class='VGPU', type=TYPE, api='vfio-pci',
                            version_form='numbered', version='2.1.0', offered=[], aggregation=None, obstacle=None,
                            seen=None)])

@@ -9,7 +9,7 @@ from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.claims import locks
 from devicetrack.claims import metering
-from devicetrack.claims.host_state import HostState
+from devicetrack.claims.metering import HostState
 from devicetrack.claims.metering import Meter
 from devicetrack.engine import findings
 from devicetrack.testing import fixtures

@@ -45,7 +45,7 @@ class DoubtTestCase(RoomsTestCase):
         settle_doubts()
         with host.running.rows.working(instance.uuid):
             self.assertFalse(host.running.rows.settle(doubt))
-        host.running.life.start_wipes()
+        host.running.wipes.go_on()
         host.wait()
         self.assertEqual(((), {'d0': FREE}), (host.running.rows.doubts, host.states()))
 

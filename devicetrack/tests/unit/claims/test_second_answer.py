@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from devicetrack import exception
-from devicetrack.claims import requests
+from devicetrack.claims import public_calls
 from devicetrack.testing import fixtures
 from devicetrack.testing.compute_service import View
 from devicetrack.tests.unit.claims.test_moving import RegionTestCase
@@ -172,7 +172,7 @@ class AskedOnceTestCase(RegionTestCase):
     def test_in_the_work_that_an_operator_asked_for(self) -> None:
         instance, _migration = self.lost_revert()
         ask = self.one.running.service.instances
-        with requests.during(None):
+        with public_calls.during(None):
             self.once(ask, [instance.uuid])
             self.once(ask, [instance.uuid], looks=0)
 

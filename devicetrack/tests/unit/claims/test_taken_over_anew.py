@@ -151,7 +151,7 @@ class OwnEpochsTestCase(base.TestCase):
                 stage('take_epoch', error, times=1)
                 self.assertRaises(type(error), host.manager.held)
                 self.assertEqual((), host.manager.held())
-                self.assertEqual({one.epoch for one in host.store.hosts()}, host.running._memory.epochs)
+                self.assertEqual({one.epoch for one in host.store.hosts()}, host.running.memory.epochs)
 
     def test_a_start_anew_that_failed_after_its_epoch_is_the_processs_own(self) -> None:
         host = self.useFixture(fixtures.Host(devices=1))

@@ -10,9 +10,9 @@ from unittest import mock
 
 from devicetrack import exception
 from devicetrack import vocabulary
-from devicetrack.claims import giving
 from devicetrack.claims import locks
 from devicetrack.claims import operator_requests
+from devicetrack.claims import releasing
 from devicetrack.claims import workers
 from devicetrack.engine import findings
 from devicetrack.objects.values import DeviceKey
@@ -290,7 +290,7 @@ class EndedClaimTestCase(WipesTestCase):
         self.assertEqual(FREE, self.host.states()['d0'])
 
     def test_a_thread_that_just_begins_takes_nothing_from_another_instance(self) -> None:
-        began, take_back = threading.Event(), giving.Giving.take_back
+        began, take_back = threading.Event(), releasing.Releasing.leave_host
 
         def late(*arguments: Any) -> Any:
             began.set()
@@ -299,7 +299,7 @@ class EndedClaimTestCase(WipesTestCase):
 
         claim = self.host.claim(self.instance, pmem=1)
         [record] = self.host.records(self.instance)
-        with mock.patch.object(giving.Giving, 'take_back', late):
+        with mock.patch.object(releasing.Releasing, 'leave_host', late):
             self.host.manager.release(None, self.instance, wait=False)
             self.assertTrue(began.wait(FOREVER_S))
             claim.abort()

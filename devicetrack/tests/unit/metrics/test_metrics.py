@@ -15,8 +15,8 @@ from devicetrack import exception
 from devicetrack import metrics
 from devicetrack import ownfiles
 from devicetrack.claims import metering
-from devicetrack.claims.host_state import HostState
-from devicetrack.claims.host_state import Wiping
+from devicetrack.claims.metering import HostState
+from devicetrack.claims.metering import Wiping
 from devicetrack.metrics import families
 from devicetrack.metrics import samples
 from devicetrack.metrics import tally

@@ -85,10 +85,10 @@ class WithForgetfulStore(service.Compute):
 class HastyLife(Life):
     """Frees devices before their rows are deleted."""
 
-    def give_back(self, leaving, wait=True):
+    def release(self, leaving, wait=True):
         if leaving:
-            vars(vars(self)['_giving'])['_ledger'].free_of(leaving[0].instance_uuid, [record.key for record in leaving])
-        super().give_back(leaving, wait)
+            vars(self)['_rows'].ledger.free_of(leaving[0].instance_uuid, [record.key for record in leaving])
+        super().release(leaving, wait)
 
 
 class WithHastyLife(service.Compute):
@@ -100,10 +100,10 @@ class WithHastyLife(service.Compute):
 class TrustfulLife(Life):
     """Takes devices that were on their way back for wiped. Only who is killed in between can see the difference."""
 
-    def give(self, records, wait=True):
+    def release_some(self, records, wait=True):
         if records:
             vars(self)['_rows'].write(Changes(delete=tuple(records)))
-            vars(vars(self)['_giving'])['_ledger'].free_of(records[0].instance_uuid, [record.key for record in records])
+            vars(self)['_rows'].ledger.free_of(records[0].instance_uuid, [record.key for record in records])
 
 
 class WithTrustfulLife(service.Compute):
@@ -147,12 +147,12 @@ class WithSureStore(service.Compute):
 class RashLife(Life):
     """Takes a hypervisor that does not answer for one that uses nothing and will make nothing."""
 
-    def give_back(self, leaving, wait=True):
+    def release(self, leaving, wait=True):
         try:
-            super().give_back(leaving, wait)
+            super().release(leaving, wait)
         except exception.HypervisorUnreachable:
             vars(self)['_rows'].write(Changes(delete=tuple(leaving)))
-            vars(vars(self)['_giving'])['_ledger'].free_of(leaving[0].instance_uuid, [record.key for record in leaving])
+            vars(self)['_rows'].ledger.free_of(leaving[0].instance_uuid, [record.key for record in leaving])
 
 
 class WithRashLife(service.Compute):

@@ -1,8 +1,11 @@
-"""Knows the compute service's request of the present call, and what the service has answered in the call.
+"""A public call of the manager: its request, what the service has answered in it, and what an interrupt does to it.
 
-A context variable carries both instead of arguments, because the dozen calls between the public call and the
-transaction do not need them. Work that the manager does by itself (an audit, a wipe in the background) has no request.
-An audit keeps no answers while it looks: each look asks anew.
+A context variable carries the request and the answers instead of arguments, because the dozen calls between the public
+call and the transaction do not need them. Work that the manager does by itself (an audit, a wipe in the background) has
+no request. An audit keeps no answers while it looks: each look asks anew.
+
+A signal or the lack of memory may raise an exception between any two steps. No step guards itself against that: the
+next call starts the host anew, by the code of a restart, and so whatever holds after a crash holds after an interrupt.
 """
 
 from __future__ import annotations
@@ -12,17 +15,26 @@ from collections.abc import Iterator
 import contextlib
 import contextvars
 import functools
+import traceback
+import types
 from typing import Any
 from typing import Concatenate
 from typing import Final
 from typing import ParamSpec
+from typing import Protocol
 from typing import TypeVar
 
+from devicetrack import exception
+from devicetrack.claims import locks
 from devicetrack.objects.event import REQUEST_ID_LENGTH
 
 _Parameters = ParamSpec('_Parameters')
 _Result = TypeVar('_Result')
 _Owner = TypeVar('_Owner')
+_Class = TypeVar('_Class', bound=type[Any])
+
+# These call the service's own code, whose exceptions pass through.
+_CALLS_THE_SERVICE: Final = ('devicetrack.claims.instance_fields', 'devicetrack.claims.service')
 
 # The request id, and the answers of the service; None where nobody keeps them.
 _Call = tuple[str | None, dict[Any, Any] | None]
@@ -75,3 +87,41 @@ def of_request(call: Callable[Concatenate[_Owner, Any, _Parameters], _Result],
             _present.reset(token)
 
     return with_request     # type: ignore[return-value]    # wraps() forgets that context may be given by name
+
+
+class _Caller(Protocol):
+    """An object whose calls may be interrupted."""
+
+    def _call_failed(self, error: BaseException) -> None:
+        ...
+
+
+def is_answer(error: BaseException) -> bool:
+    """Whether a call raises an error between its steps: ours, or one of the service's own that passes through."""
+    return isinstance(error, exception.DeviceTrackError) or any(
+        frame.f_globals.get('__name__') in _CALLS_THE_SERVICE
+        for frame, _line in traceback.walk_tb(error.__traceback__))
+
+
+def ending_start(call: Callable[Concatenate[Any, _Parameters], _Result],
+                 ) -> Callable[Concatenate[Any, _Parameters], _Result]:
+    """Decorate a call of a manager, to tell the manager of the error that leaves it."""
+    @functools.wraps(call)
+    def told(self: _Caller, /, *args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
+        kept = len(locks.held())
+        try:
+            return call(self, *args, **kwargs)
+        except BaseException as error:
+            locks.let_go(kept)
+            self._call_failed(error)
+            raise
+
+    return told
+
+
+def ending_starts(of: _Class) -> _Class:
+    """Decorate a class, and so each of its public methods, as :func:`ending_start` does."""
+    for name, method in list(vars(of).items()):
+        if isinstance(method, types.FunctionType) and not name.startswith('_'):
+            setattr(of, name, ending_start(method))
+    return of
