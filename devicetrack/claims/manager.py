@@ -510,9 +510,9 @@ class ClaimManager:
         :raises InvalidTransition: its devices are on their way back
         """
         # First and last: wherever an error comes from, the guest runs, and the claim must not give its devices back.
-        self._unfinished.note(told := ToldStart(str(getattr(instance, 'uuid', None)), self._unfinished.number()))
+        self._unfinished.note_start(uuid := str(getattr(instance, 'uuid', None)))
         resources = self._record_start(context, instance, before_move)
-        self._unfinished.end(ToldStart, told.key)
+        self._unfinished.end(ToldStart, uuid)
         return resources
 
     @of_request

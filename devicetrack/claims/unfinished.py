@@ -134,6 +134,11 @@ class Unfinished:
     def note(self, entry: _Entry) -> None:
         self._entries[type(entry)][entry.key] = entry
 
+    def note_start(self, instance_uuid: str) -> None:
+        """Note that the service says that a guest runs. Until it is ended, errors give no device back."""
+        # One line, since an interrupt before its end finds no note.
+        self._entries[ToldStart][instance_uuid] = ToldStart(instance_uuid, next(self._numbers))
+
     def end(self, kind: type[_Entry], key: Any) -> bool:
         """Forget an entry; return whether it was there."""
         return self._entries[kind].pop(key, None) is not None
