@@ -151,8 +151,8 @@ def begin(parsed_args: argparse.Namespace) -> tuple[str, NovaHost]:
     try:
         conf = process.begin([f'--config-{option}={path}' for option in ('file', 'dir')
                               for path in getattr(parsed_args, f'config_{option}')])
-    except OSError as error:
-        raise base.UsageError(f'configuration file {error.filename}: {error.strerror}') from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise base.UsageError(base.unreadable(error, parsed_args.config_file + parsed_args.config_dir)) from error
     from devicetrack.cmd.nova_host import NovaHost
     from devicetrack.nova.record import NovaRecord
     return conf.host, NovaHost(conf, NovaRecord(conf.host), process.connect)

@@ -16,8 +16,8 @@ from typing import NamedTuple
 from typing import TYPE_CHECKING
 
 from oslo_config import cfg
-from stevedore import named
 
+from devicetrack import conf as registry
 from devicetrack import exception
 from devicetrack import log
 from devicetrack import vocabulary
@@ -211,19 +211,8 @@ def load(conf: Any, host: str) -> list[tuple[str, Source]]:
     """
     names: Sequence[str] = conf[options.GROUP].sources
     where = f'[{options.GROUP}] sources'
-
-    def failed(_manager: object, entry_point: Any, error: BaseException) -> None:
-        raise exception.InvalidConfiguration(where, entry_point.name, f'cannot be loaded: {error}') from error
-
-    manager: Any = named.NamedExtensionManager(NAMESPACE, names, name_order=True, on_load_failure_callback=failed,
-                                               on_missing_entrypoints_callback=lambda _missing: None)
-    found = {extension.name: extension.plugin for extension in manager}
-    loaded = []
-    for name in dict.fromkeys(names):
-        if name not in found:
-            raise exception.InvalidConfiguration(where, name, f'no entry point of {NAMESPACE} has this name')
-        loaded.append((name, _make(name, found[name], conf, host, where)))
-    return loaded
+    loaded = {name: registry.load_plugin(NAMESPACE, where, name) for name in names}
+    return [(name, _make(name, cls, conf, host, where)) for name, cls in loaded.items()]
 
 
 def _make(name: str, cls: Any, conf: Any, host: str, where: str) -> Source:

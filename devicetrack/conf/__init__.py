@@ -57,6 +57,28 @@ def register(conf: cfg.ConfigOpts, group: str, options: Iterable[cfg.Opt]) -> No
             raise exception.InvalidConfiguration(name, '(empty)' if value in (None, '') else value, mistake)
 
 
+def load_plugin(namespace: str, option: str, name: str) -> Any:
+    """Load the code of the entry point that an option names.
+
+    :raises InvalidConfiguration: no entry point or several have the name, or the code cannot be loaded (that error is
+        the cause)
+    """
+    from stevedore import named
+    # stevedore only logs why it cannot load an entry point, for example because libvirt-python is not installed. The
+    # operator needs that reason.
+    failures: list[BaseException] = []
+    manager: Any = named.NamedExtensionManager(
+        namespace, [name], on_missing_entrypoints_callback=lambda _missing: None,
+        on_load_failure_callback=lambda _manager, _entry_point, error: failures.append(error))
+    found = [extension.plugin for extension in manager]
+    if len(found) == 1:
+        return found[0]
+    if failures:
+        raise exception.InvalidConfiguration(option, name, f'cannot be loaded: {failures[0]}') from failures[0]
+    how_many = 'several entry points have' if found else 'there is no entry point of'
+    raise exception.InvalidConfiguration(option, name, f'{how_many} this name in {namespace}')
+
+
 def _mistake(option: cfg.Opt, value: Any) -> str | None:
     """The mistake in a value of the right type. A service may have registered the option without our limits."""
     if value is None or (value == '' and isinstance(option, PathOpt)):

@@ -6,11 +6,10 @@ from collections.abc import Callable
 import os
 import socket
 from typing import Any
-from typing import cast
 
 from oslo_config import cfg
-from stevedore import named
 
+from devicetrack import conf as registry
 from devicetrack import exception
 from devicetrack import ownfiles
 from devicetrack.conf import manager as manager_options
@@ -40,7 +39,7 @@ def load_driver(conf: cfg.ConfigOpts, host: str | None = None,
     """
     manager_options.register(conf)
     group = conf[manager_options.GROUP]
-    cls = _find(group.virt_driver)
+    cls: type[driver.VirtDriver] = registry.load_plugin(NAMESPACE, OPTION, group.virt_driver)
     if connect is not None and not cls.takes_connection:
         # A driver that ignored ``connect`` would place devices on another hypervisor than the service's.
         raise exception.InvalidConfiguration(
@@ -57,19 +56,3 @@ def load_driver(conf: cfg.ConfigOpts, host: str | None = None,
             manager_options.STATE_PATH, path, f'cannot be made or used: {error.strerror}') from error
     options = {} if connect is None else {'connect': connect}
     return cls(host or socket.gethostname(), conf, path, **options)
-
-
-def _find(name: str) -> type[driver.VirtDriver]:
-    # stevedore only logs why it cannot load an entry point, for example because libvirt-python is not installed. The
-    # operator needs that reason.
-    failures: list[BaseException] = []
-    manager: Any = named.NamedExtensionManager(
-        NAMESPACE, [name], on_missing_entrypoints_callback=lambda _missing: None,
-        on_load_failure_callback=lambda _manager, _entry_point, error: failures.append(error))
-    found = [extension.plugin for extension in manager]
-    if len(found) == 1:
-        return cast(type[driver.VirtDriver], found[0])
-    if failures:
-        raise exception.InvalidConfiguration(OPTION, name, f'cannot be loaded: {failures[0]}') from failures[0]
-    how_many = 'several entry points have' if found else 'there is no entry point of'
-    raise exception.InvalidConfiguration(OPTION, name, f'{how_many} this name in {NAMESPACE}')

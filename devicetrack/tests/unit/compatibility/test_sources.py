@@ -125,8 +125,8 @@ class MistakenTestCase(SourcesTestCase):
 
     def test_that_is_not_installed(self) -> None:
         refused = self.assertRaises(exception.InvalidConfiguration, self.declare, 'sysfs', 'vendor')
-        self.assertEqual('[devicetrack_compatibility] sources = vendor: no entry point of '
-                         'devicetrack.compatibility.sources has this name', str(refused))
+        self.assertEqual('[devicetrack_compatibility] sources = vendor: there is no entry point of this name in '
+                         'devicetrack.compatibility.sources', str(refused))
 
     def test_that_is_none(self) -> None:
         for plugin, path in ((fixtures.Fixture, 'fixtures.fixture:Fixture'), (object(), ':<object object at ')):
@@ -153,7 +153,7 @@ class MistakenTestCase(SourcesTestCase):
     def test_that_cannot_be_loaded(self) -> None:
         entry_point = metadata.EntryPoint('vendor', 'nowhere:Vendor', NAMESPACE)
         self.patch(named, 'NamedExtensionManager', lambda *_, on_load_failure_callback, **__: (
-            on_load_failure_callback(None, entry_point, ImportError('no vendor'))))
+            on_load_failure_callback(None, entry_point, ImportError('no vendor')) or []))
         refused = self.assertRaises(exception.InvalidConfiguration, self.declare, 'vendor')
         self.assertIn('sources = vendor: cannot be loaded: no vendor', str(refused))
 
