@@ -125,9 +125,11 @@ class Views(_Views):
                          | {(fault.key.kind, fault.key.identifier) for fault in self.inventory.faults})
 
     def exclusions_of(self, key: DeviceKey) -> Exclusions:
-        """What may not be held beside a device, whether the host has it or only a row names it."""
+        """What may not be held beside a device: one that the host has, or that only a row or an earlier look names."""
         device = self.devices.get(key)
-        return self.containment.recorded.get(key, ()) if device is None else device.exclusions
+        if device is not None:
+            return device.exclusions
+        return self.containment.unread.get(key) or self.containment.recorded.get(key, ())
 
     @functools.cached_property
     def names(self) -> Names:

@@ -160,6 +160,10 @@ class PartTestCase(AdoptingTestCase):
         self.start('x', self.beside)
         self.start(self.instance.uuid, self.mine)
         self.assert_refused('domain x names')
+        if self.beside.kind != self.mine.kind:
+            self.machine.unknown_kinds[self.beside.kind] = 'it fails'
+            self.assert_refused('domain x names')
+            self.machine.unknown_kinds.clear()
         self.machine.delete_guest('x')
         self.assertEqual([self.one], self.adopt(self.mine))
 
