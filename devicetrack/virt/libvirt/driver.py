@@ -70,7 +70,7 @@ BOOT_ID = '/proc/sys/kernel/random/boot_id'    # random(4)
 # Stands for an option in the fault of a kind whose preparation failed.
 _PREPARE: Final = 'prepare'
 
-_NO_KIND, _busy, _no_lock = proving.NO_KIND, proving.busy, proving.no_lock
+_NO_KIND: Final = proving.NO_KIND
 
 
 class LibvirtDriver(guests.Guests):
@@ -105,7 +105,7 @@ class LibvirtDriver(guests.Guests):
         self._seen: tuple[Mapping[DeviceKey, str], containment.Look] = {}, containment.Look(self._sysfs)
         self._topology = numa_sysfs.Topology(self._sysfs)
         self._proofs = proofs.Proofs(state_path)
-        self._proving = proving.Proving(self._kinds, self._proofs, self._lock, self.own_lock, self._usage.read,
+        self._proving = proving.Proving(self._kinds, self._proofs, self._held, self._usage.read,
                                         self._part_in_use, self._trusts)
 
     def boot_id(self) -> str:
@@ -238,16 +238,7 @@ class LibvirtDriver(guests.Guests):
         kind = self._kinds.get(assignment.kind)
         if kind is None:
             raise exception.RealizeUnknown(*assignment.key, _NO_KIND)
-        with contextlib.ExitStack() as locks:
-            try:
-                lock = locks.enter_context(self._lock(assignment, 0.0))
-                locks.enter_context(self.own_lock(assignment, kind))
-            except filelock.FileLocked:
-                raise _busy(assignment) from None
-            except OSError as error:
-                raise exception.RealizeUnknown(*assignment.key, _no_lock(error)) from error
-            except exception.DeviceKindFailed as error:
-                raise exception.RealizeUnknown(*assignment.key, str(error)) from error
+        with self._held(assignment, kind, 0.0, exception.RealizeUnknown) as lock:
             try:
                 self._proving.check_free(assignment, kind)
                 self._proving.take_back_for_guest((assignment,))
@@ -272,16 +263,10 @@ class LibvirtDriver(guests.Guests):
                     results[assignment.key] = exception.UnclaimFailed(*assignment.key, _NO_KIND)
                     continue
                 try:
-                    lock = locks.enter_context(self._lock(assignment, started + kind.wait_s - time.monotonic()))
-                    locks.enter_context(self.own_lock(assignment, kind))
-                except filelock.FileLocked:
-                    results[assignment.key] = _busy(assignment)
-                except OSError as error:
-                    results[assignment.key] = exception.UnclaimFailed(*assignment.key, _no_lock(error))
-                except exception.DeviceKindFailed as error:
-                    results[assignment.key] = exception.UnclaimFailed(*assignment.key, str(error))
-                else:
-                    held.append((assignment, kind, lock))
+                    held.append((assignment, kind, locks.enter_context(self._held(
+                        assignment, kind, started + kind.wait_s - time.monotonic(), exception.UnclaimFailed))))
+                except exception.DeviceError as error:
+                    results[assignment.key] = error
             # The driver asks after it has the locks: nobody can make a device ready for a guest without its lock. It
             # asks anew for each device, since the wipe of the one before may have taken hours.
             keys = frozenset(assignment.key for assignment, _kind, _lock in held)
@@ -475,6 +460,27 @@ class LibvirtDriver(guests.Guests):
                             exc_info=isinstance(error, exception.DeviceKindFailed))
         return found
 
+    @contextlib.contextmanager
+    def _held(self, assignment: DeviceAssignment, kind: api.DeviceKind, timeout_s: float,
+              failed: type[exception.DeviceError]) -> Iterator[filelock.FileLock]:
+        """Hold the lock file of a device, and the device itself, in the block. Yields the lock of the file.
+
+        :param timeout_s: how long to wait for the lock file
+        :param failed: the error if one of the locks cannot be used
+        :raises DeviceBusy: somebody else holds one of them
+        """
+        with contextlib.ExitStack() as locks:
+            try:
+                lock = locks.enter_context(self._lock(assignment, timeout_s))
+                locks.enter_context(self.own_lock(assignment, kind))
+            except filelock.FileLocked:
+                raise _busy(assignment) from None
+            except OSError as error:
+                raise failed(*assignment.key, _no_lock(error)) from error
+            except exception.DeviceKindFailed as error:
+                raise failed(*assignment.key, str(error)) from error
+            yield lock
+
     @staticmethod
     def own_lock(assignment: DeviceAssignment, kind: api.DeviceKind) -> contextlib.AbstractContextManager[object]:
         """Hold the lock on the node or file that is the device on the host, if there is one.
@@ -538,3 +544,12 @@ def _nodes(kind: api.DeviceKind, devices: Iterable[InventoryDevice]) -> dict[Dev
     """
     with installed.mistakes(kind, 'node', tell=False):
         return {device.key: node for device in devices if (node := kind.node(device)) is not None}
+
+
+def _busy(assignment: DeviceAssignment) -> exception.DeviceBusy:
+    return exception.DeviceBusy(*assignment.key, 'another process or thread holds its lock')
+
+
+def _no_lock(error: OSError) -> str:
+    where = f' {error.filename}' if isinstance(error, ownfiles.NotOurs) else ''
+    return f'its lock file{where} cannot be used: {error.strerror}'

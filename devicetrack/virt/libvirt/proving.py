@@ -20,7 +20,6 @@ from typing import Final
 from devicetrack import exception
 from devicetrack import filelock
 from devicetrack import log
-from devicetrack import ownfiles
 from devicetrack import vocabulary
 from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
@@ -52,19 +51,19 @@ class Proving:
     """Proves the devices of one host clean.
 
     :param kinds: by name
-    :param lock: takes the lock of one device, waiting at most so many seconds
-    :param own_lock: holds the lock on the node or file that is the device; see :meth:`.LibvirtDriver.own_lock`
+    :param hold: holds the locks of one device, waiting at most so many seconds; a lock that cannot be used is an error
+        of this class
     :param usage: asks the hypervisor which domains name devices; its argument are the kinds that must be able to tell
     :param part_in_use: finds the domain that has a part of a device, or a thing that contains it
     :param trusts: whether devices without a proof count as clean
     """
 
     def __init__(self, kinds: Mapping[str, api.DeviceKind], known: proofs.Proofs,
-                 lock: Callable[[DeviceAssignment, float], filelock.FileLock],
-                 own_lock: Callable[[DeviceAssignment, api.DeviceKind], contextlib.AbstractContextManager[object]],
+                 hold: Callable[[DeviceAssignment, api.DeviceKind, float, type[exception.DeviceError]],
+                                contextlib.AbstractContextManager[filelock.FileLock]],
                  usage: Callable[[Container[str]], Usage],
                  part_in_use: Callable[[DeviceAssignment, Usage], _Obstacle], trusts: bool) -> None:
-        self._kinds, self._proofs, self._lock, self._own_lock, self._usage = kinds, known, lock, own_lock, usage
+        self._kinds, self._proofs, self._hold, self._usage = kinds, known, hold, usage
         self._part_in_use, self._trusts = part_in_use, trusts
         self._wipes: dict[DeviceKey, Wiped] = {}       # what the last call that may wipe a device wiped
         self._shown: dict[DeviceKey, Mapping[DeviceKey, str]] = {}     # the evidence at the end of that wipe
@@ -358,16 +357,10 @@ class Proving:
                     results[key] = exception.NotProven(*key, NO_KIND if kind is None else NO_BYTES)
                     continue
                 try:
-                    lock = locks.enter_context(self._lock(assignment, 0.0))
-                    locks.enter_context(self._own_lock(assignment, kind))
-                except filelock.FileLocked:
-                    results[key] = busy(assignment)
-                except OSError as error:
-                    results[key] = exception.UnclaimFailed(*key, no_lock(error))
+                    held.append((assignment, kind, locks.enter_context(
+                        self._hold(assignment, kind, 0.0, exception.UnclaimFailed))))
                 except exception.DriverError as error:
                     results[key] = error
-                else:
-                    held.append((assignment, kind, lock))
             if how == vocabulary.BLANK:
                 results |= self._prove_blank(held, confirm)
             else:
@@ -472,15 +465,6 @@ class Proving:
 def _confirmed(assignment: DeviceAssignment, confirm: Confirm | None) -> None:
     if confirm is not None:
         confirm(assignment)
-
-
-def busy(assignment: DeviceAssignment) -> exception.DeviceBusy:
-    return exception.DeviceBusy(*assignment.key, 'another process or thread holds its lock')
-
-
-def no_lock(error: OSError) -> str:
-    where = f' {error.filename}' if isinstance(error, ownfiles.NotOurs) else ''
-    return f'its lock file{where} cannot be used: {error.strerror}'
 
 
 def _no_proof(error: OSError) -> exception.DriverError:
