@@ -26,7 +26,6 @@ from benchmarks.report import Table
 from devicetrack.conf import pci as options
 from devicetrack.testing import pci
 from devicetrack.testing import pci_models
-from devicetrack.virt.libvirt import pci_rereading
 from devicetrack.virt.libvirt import pci_sysfs
 
 _HANGS_S: Final = 120
@@ -48,7 +47,6 @@ def run(effort: Effort) -> Table:
         connection, whose = _libvirt(stack, host, functions)
         state_path = stack.enter_context(tempfile.TemporaryDirectory())
         ours = _kind(host, state_path)
-        again = pci_rereading.Rereading(tree)
 
         def list_devices() -> None:
             for device in connection.listAllDevices(libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_PCI_DEV):
@@ -60,7 +58,7 @@ def run(effort: Effort) -> Table:
                 used.of(function.address)
 
         samples = side_by_side({
-            'read': timed(tree.functions), 'again': timed(again.functions), 'libvirt': timed(list_devices),
+            'read': timed(tree.functions), 'again': timed(tree.functions_again), 'libvirt': timed(list_devices),
             'inventory': lambda: timed(_kind(host, state_path).stock)(), 'audit': timed(ours.stock),
             'one': timed(lambda: tree.function(functions[-1].address)), 'use': timed(use)}, effort.function_rounds)
     return Table('PCI functions of a host', [

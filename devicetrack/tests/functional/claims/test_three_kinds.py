@@ -206,7 +206,8 @@ class UnrealizedTestCase(ThreeKindsTestCase):
 
         self.assertRaises(InterruptedError, boot)
         self.host.wait()
-        self.assertEqual([(self.kind, name)], [
+        # A device on which another process works has not failed.
+        self.assertEqual([] if self.error is exception.DeviceBusy else [(self.kind, name)], [
             (one.target.kind, one.target.name) for one in self.host.manager.list_withheld()
             if vocabulary.NOT_REALIZED in one.causes])
         for one in self.host.manager.list_withheld():
