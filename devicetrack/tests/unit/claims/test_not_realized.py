@@ -244,6 +244,7 @@ class NobodysFaultTestCase(HostTestCase):
         instance = host.spawn(pmem=1)
         self.assertIn('d1', host.owners())
         self.assertEqual({}, self.reasons(host))
+        host.wait()                             # the first try to release it has ended
         host.audit()
         host.wait()
         self.assertEqual(({'d1': instance.uuid}, FREE), (host.owners(), host.states()['d0']))
