@@ -126,6 +126,16 @@ class StockTestCase(MdevTestCase):
         self.assertEqual('[devices] enabled_mdev_types = nvidia-35: no parent of this host makes it; those of this '
                          'host make mtty-1, mtty-2\n', log.output)
 
+    def test_an_address_that_is_of_no_parent_is_a_warning_once(self) -> None:
+        log = self.useFixture(fixtures.FakeLogger('devicetrack', level=logging.WARNING))
+        self.configuration.set('mdev_mtty-2', device_addresses=[PARENT, '0000:85:00.0'])
+        self.node.add('mtty-2')
+        kind = self.make_kind()
+        for _ in range(2):
+            kind.stock()
+        self.assertEqual('[mdev_mtty-2] device_addresses = 0000:85:00.0: this host has no such parent of mediated '
+                         'devices; it has mtty_mtty\n', log.output)
+
     def test_a_device_of_a_type_that_no_option_enables_is_not_named(self) -> None:
         device = self.node.add('mtty-2')
         [found] = self.kind.stock().devices

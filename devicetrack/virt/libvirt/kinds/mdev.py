@@ -66,6 +66,9 @@ _NOT_MADE: Final = {
     'vfio-ap': 'a device of this type is of no use without adapters and domains, so none is made: define such devices '
                'with mdevctl and their attributes, and they are adopted',
     _SUBCHANNEL: 'a device of this type is a disk that a boot may exchange for another one, so none is handed out'}
+# A host may have hundreds of parents: on some cards every virtual function is one.
+_IN_A_WARNING: Final = 8
+
 # How an argument for QEMU names a mediated device.
 _UUID_IN_SYSFS = re.compile(rf'/sys/[^\s,"\']*/({vocabulary.UUID.pattern})')
 
@@ -81,6 +84,7 @@ class Mdev(api.DeviceKind):
         super().__init__(conf, hypervisor)
         self.options = type_options.read_mdevs(conf)
         self._idle: set[str] = set()            # types with a warning that no parent makes them
+        self._no_parents: set[str] = set()      # warnings about addresses without a parent
         self._waiting: _Waiting = {}            # as the last stock had them
         self._failing: set[str] = set()         # parents that could not make a device when they were last asked
         self.devices = mdev_devices.Devices(hypervisor, mdev_sysfs.Kernel())
@@ -158,6 +162,7 @@ class Mdev(api.DeviceKind):
                    if capacity.taken_by and capacity.parent not in strangers}
         self._warn_of_types_that_nothing_makes(parents, {capacity.device_type for capacity in capacities}
                                                | counts.keys())
+        self._warn_of_addresses_without_parents(parents)
         return api.Stock(tuple(sorted(devices)), tuple(capacities), faults=tuple(
             Fault(DeviceKey(self.name, name), type_options.MDEV_ENABLED, problem)
             for name, problem in sorted({**taking, **silences, **parents.problems, **{
@@ -207,6 +212,25 @@ class Mdev(api.DeviceKind):
                         f'that [{options.mdev_group(name)}] device_addresses names' if named else 'of this host',
                         ', '.join(made) or 'nothing')
         self._idle = idle
+
+    def _warn_of_addresses_without_parents(self, parents: mdev_devices.Parents) -> None:
+        """Warn about such addresses, and again only when they change: a card may come later."""
+        wanted = {(address, name) for name, one in self.options.types.items()
+                  for address in one.addresses}
+        if not wanted:
+            self._no_parents = set()
+            return
+        kernel = self.devices.kernel
+        there = sorted({*parents, *(parents.of(nodedev_xml.ROOT_DEVICE, address) for address in kernel.parents())},
+                       key=lambda parent: parent.name)
+        known = {name for parent in there for name in mdev_devices.names(parent)}
+        names = [parent.address if parent.pci and parent.address else parent.name for parent in there]
+        has = ', '.join(names[:_IN_A_WARNING] + ['…'] * (len(names) > _IN_A_WARNING)) or 'none'
+        found = {f'[{options.mdev_group(name)}] device_addresses = {address}: this host has no such parent of mediated '
+                 f'devices; it has {has}' for address, name in wanted if address not in known}
+        for text in sorted(found - self._no_parents):
+            LOG.warning('%s', text)
+        self._no_parents = found
 
     def _inventory_device(self, device: Device, mdev_type: type_options.TypeOptions, parents: mdev_devices.Parents,
                           waiting: _Waiting, silences: Mapping[str, str]) -> InventoryDevice:
