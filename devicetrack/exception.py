@@ -195,7 +195,7 @@ class UnknownHost(DeviceTrackError):
     known: Collection[str] = several()
 
     def __str__(self) -> str:
-        known = f'it knows {", ".join(self.known) or "none: its manager makes it when it starts"}'
+        known = f'it knows {", ".join(self.known) or "none. The first start of its manager makes it"}'
         if self.host is None:
             return (f'the store has no host of this machine; {known}: name one with --host, or have [devicetrack] '
                     'machine_id_path name the file with the id that this machine had')

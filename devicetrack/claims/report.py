@@ -370,7 +370,7 @@ class Observer:
         reason = withheld.why_unknown(target, now.parents(), [
             device.key for device in now.states() if device.identifier is not None])
         if reason is not None:
-            raise exception.BadRequest(target.scope, str(target), reason)
+            raise exception.BadRequest(target.scope, f'{target.kind}/{target.name}', reason)
 
     def details_of(self, key: DeviceKey) -> str | None:
         """The details of a device, as the host shows it now; None if it has none of this name or cannot be read."""

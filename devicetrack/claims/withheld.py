@@ -166,9 +166,9 @@ def why_unknown(target: Target, parents: Collection[tuple[str, str]],
         return 'it is a parent of devices: add --parent'
     names = sorted(str(name) for kind, name in known if kind == target.kind)
     if names:
-        return f'this host has these {target.scope}s of this kind: {in_short(names)}'
-    return (f'this host has no {target.scope} of this kind; it has some of kind '
-            f'{in_short(sorted({kind for kind, _name in known}))}')
+        return f'this host has no such {target.scope}; it has these {target.scope}s of this kind: {in_short(names)}'
+    kinds = in_short(sorted({kind for kind, _name in known}))
+    return f'this host has no {target.scope} of this kind; it has {target.scope}s of these kinds: {kinds}'
 
 
 def left_at(target: Target, records: Iterable[Record]) -> tuple[Record, ...]:
@@ -698,7 +698,7 @@ class WithheldDevices:
         reason = why_unknown(target, self._ledger.now.parents(), [
             device.key for device in self._ledger.now.states() if device.identifier is not None])
         if reason is not None and not self._missing(target):
-            raise exception.BadRequest(target.scope, str(target), reason)
+            raise exception.BadRequest(target.scope, f'{target.kind}/{target.name}', reason)
 
     # -- questions ----------------------------------------------------------------------------------------------------
 

@@ -37,7 +37,7 @@ class List(base.Lister):
     spare = ('here', 'requests')
 
     def nothing(self, parsed_args: argparse.Namespace) -> str:
-        return 'the store has no host: its manager makes it when it starts'
+        return 'the store has no host: the first start of its manager makes it'
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
         store = self.app.checked_store

@@ -38,7 +38,7 @@ _ITSELF: Final = '-'
 def _nothing(app: Any) -> str:
     """Why no host declares anything."""
     if not app.checked_store.hosts():
-        return 'the store has no host: its manager makes it when it starts, and then declares its devices'
+        return 'the store has no host: the first start of its manager makes it, and then declares its devices'
     return 'no host declares a device that guests could move with'
 
 

@@ -487,7 +487,7 @@ class _Reconciliation:
                 if failure is None or failure.detail != unhealthy:              # else the pending release says it
                     yield self._finding(findings.UNHEALTHY, vocabulary.WARNING, key, unhealthy
                                         + (f'; {_whose(owner)}' if owner is not None else ''),
-                                        'fix the device; it comes back by itself')
+                                        'remove the cause; then the device comes back by itself')
             if not adoptable and key not in self.owners and key not in self.named and not self.usage.unknown:
                 yield self._finding(findings.LEFT_OVER, vocabulary.NOTE, key, self._left_over(device),
                                     'none; it may be handed out if the options let devices that exist be adopted, and '

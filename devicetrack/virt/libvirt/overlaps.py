@@ -48,6 +48,7 @@ def unhealthy(devices: Iterable[InventoryDevice], found: Iterable[Overlap]) -> l
     others: dict[DeviceKey, str] = {}
     for overlap in found:
         for one, other in (overlap.devices, overlap.devices[::-1]):
-            others.setdefault(one, f'{other} is the same on the host: {overlap.what}')
+            others.setdefault(one, f'{other} is the same on the host ({overlap.what}): let the options of one kind '
+                                   'name it')
     return [device._replace(unhealthy=device.unhealthy or others[device.key]) if device.key in others else device
             for device in devices]

@@ -183,8 +183,9 @@ class CordonTestCase(WithheldTestCase):
 
     def test_what_this_host_does_not_have_is_refused_with_what_it_has(self) -> None:
         for arguments, has in ((('vpmem', 'd9', False), 'd0, d1'), (('mdev', 'p9', True), 'p0, p1'),
-                               (('mdev', 'm', False), 'some of kind vpmem'), (('vpmen', 'd0', False), 'vpmem'),
-                               (('vpmen', 'p0', True), 'mdev, vpmem'), (('vpmem', 'd0', True), 'region0'),
+                               (('mdev', 'm', False), 'devices of these kinds: vpmem'),
+                               (('vpmen', 'd0', False), 'vpmem'), (('vpmen', 'p0', True), 'mdev, vpmem'),
+                               (('vpmem', 'd0', True), 'region0'),
                                (('mdev', 'p0', False), 'it is a parent of devices: add --parent')):
             for call in (self.manager.cordon, self.manager.uncordon):
                 error = self.assertRaises(exception.BadRequest, call, *arguments)

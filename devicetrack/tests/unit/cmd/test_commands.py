@@ -328,14 +328,14 @@ class FirstStartTestCase(base.TestCase):
 
     def test_a_host_that_nobody_made_yet(self) -> None:
         answer = self.program.run('host', 'show', 'compute-7')
-        self.assertEqual((cmd_base.ERROR, 'devicetrack-manage: the store has no host compute-7; it knows none: its '
-                                          'manager makes it when it starts\n'), (answer.code, answer.err))
+        self.assertEqual((cmd_base.ERROR, 'devicetrack-manage: the store has no host compute-7; it knows none. The '
+                                          'first start of its manager makes it\n'), (answer.code, answer.err))
 
     def test_no_declarations(self) -> None:
         for command in ('facts', 'matrix'):
             answer = self.program.run('migration', command)
             self.assertEqual((cmd_base.OK, ''), (answer.code, answer.out))
-            self.assertIn('the store has no host: its manager makes it when it starts', answer.err)
+            self.assertIn('the store has no host: the first start of its manager makes it', answer.err)
 
     def test_unproven_devices_will_be_read(self) -> None:
         for command in (('device', 'list', '--host', 'compute-7'), ('host', 'map', 'compute-7')):
@@ -499,7 +499,8 @@ class AuditTestCase(CommandTestCase):
         self.host.machine.change(D0, devpath='/dev/dax9.0')
         self.host.machine.change(DeviceKey(fake.VPMEM, 'd1'), unhealthy='read-only')
         self.assertEqual([
-            'warning unhealthy: vpmem/d1', '    read-only', '    To do: fix the device; it comes back by itself',
+            'warning unhealthy: vpmem/d1', '    read-only',
+            '    To do: remove the cause; then the device comes back by itself',
             'note details differ: vpmem/d0', '    devpath is /dev/dax9.0 and was recorded as /dev/fakedax0',
             '    To do: write what the host shows into the row', '    Repair: update details (--repair)'],
             self.program.run('audit').out.splitlines())

@@ -124,7 +124,8 @@ class CordonTestCase(RepairCommandTestCase):
         self.while_waiting(self.host.audit)
         answer = self.run_to(cmd_base.ERROR, 'device', 'cordon', 'mdev/card', '--parent')
         self.assertEqual('refused', answer.data['outcome'])
-        self.assertIn('this host has these parents of this kind: gpu', answer.err)
+        self.assertIn("parent: 'mdev/card': this host has no such parent; it has these parents of this kind: gpu",
+                      answer.err)
         self.host.manager.close()
         for command in ('cordon', 'uncordon'):
             done = self.program.run('device', command, 'vpmem/d9')
