@@ -37,6 +37,7 @@ class GivingContract(base.KindTestCase):
         self.world.replace(wanted.identifier)
         self.assertRaises(exception.DriverError, self.kind.realize, wanted)
         if self.kind.keeps_bytes:
+            self.assertFalse(self.world.is_clean(wanted.identifier), 'replace() of the world left a clean device')
             self.assertRaises(exception.DriverError, self.unclaim, wanted)
             self.assertFalse(self.world.is_clean(wanted.identifier), 'bytes of somebody else are lost')
             return

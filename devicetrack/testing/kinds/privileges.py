@@ -28,7 +28,7 @@ class PrivilegesContract(base.KindTestCase):
                 parts = imported.split('.')
                 if parts[0] == 'devicetrack' and len(parts) > 1 and parts[1] in self.world.layers:
                     wrong.append(f'{name} imports {imported}')
-        self.assertEqual([], wrong)
+        self.assertEqual([], wrong, 'a kind may not import these; tests belong into a subpackage "tests"')
 
     def test_making_the_kind_does_nothing(self) -> None:
         with watch.watching() as seen:
