@@ -7,6 +7,7 @@ group nor others may write to it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 import contextlib
 import errno
 import os
@@ -117,12 +118,18 @@ def is_at(fd: int, path: str) -> bool:
         return False
 
 
+@contextlib.contextmanager
+def closed_by_error(fd: int) -> Iterator[None]:
+    """Close a descriptor if an exception leaves the block. A child that has it may still work, and keeps its lock."""
+    with contextlib.ExitStack() as undo:
+        undo.callback(os.close, fd)
+        yield
+        undo.pop_all()
+
+
 def _checked(fd: int, path: str, wanted: int) -> int:
-    try:
+    with closed_by_error(fd):
         _check(path, os.fstat(fd), wanted)
-    except BaseException:
-        os.close(fd)
-        raise
     return fd
 
 
@@ -150,13 +157,16 @@ def replace_text(path: str, text: str, mode: int) -> None:
     """
     # node_exporter reads what ends in .prom, and so not this one.
     fd, temporary = tempfile.mkstemp('.new', f'.{os.path.basename(path)}.', os.path.dirname(path) or '.')
-    try:
+    with contextlib.ExitStack() as undo:
+        undo.callback(_unlink, temporary)
         with open(fd, 'w', encoding='utf-8') as file:
             file.write(text)
             file.flush()
             os.fchmod(fd, mode)
         os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+        undo.pop_all()
+
+
+def _unlink(path: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(path)

@@ -35,11 +35,10 @@ class Watch:
 
     def __enter__(self) -> None:
         self.deadline = time.monotonic() + self._seconds
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.push(self.__exit__)
             self._watchdog.begin(self)
-        except BaseException:
-            self.__exit__()
-            raise
+            undo.pop_all()
 
     def __exit__(self, *_error: object) -> None:
         # An interrupt may have come before the watch was added.
@@ -82,12 +81,11 @@ class Watchdog:
         return self._watches.pop(watch, False)
 
     def _start(self) -> None:
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(setattr, self, '_thread', None)
             self._thread = threads.Thread('devicetrack-watchdog', self._run)
             self._thread.start()
-        except BaseException:
-            self._thread = None
-            raise
+            undo.pop_all()
 
     def _run(self) -> None:
         try:

@@ -6,6 +6,7 @@ Nova's ``destroy`` of a guest is no such moment: a hard reboot, a rebuild and a 
 from __future__ import annotations
 
 from collections.abc import Callable
+import contextlib
 from typing import Any
 from typing import Final
 
@@ -66,12 +67,12 @@ def check_at_destination(original: Callable[..., Any], compute: Any, ctxt: Any, 
                          disk_over_commit: Any, migration: Any, limits: Any) -> Any:
     """End the claim if a later check refuses: then Nova tries another host, and tells this one nothing."""
     host = binding.if_devices(compute.driver)
-    try:
-        return original(compute, ctxt, instance, block_migration, disk_over_commit, migration, limits)
-    except BaseException:
+    with contextlib.ExitStack() as undo:
         if host is not None:
-            tracker.undo_move(host, ctxt, instance, migration, 'The end of the refused live migration')
-        raise
+            undo.callback(tracker.undo_move, host, ctxt, instance, migration, 'The end of the refused live migration')
+        answer = original(compute, ctxt, instance, block_migration, disk_over_commit, migration, limits)
+        undo.pop_all()
+    return answer
 
 
 @wraps(f'{_COMPUTE}_live_migration_claim')

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+import contextlib
 from typing import Any
 
 from devicetrack.nova import binding
@@ -34,12 +35,11 @@ def install(connect: Callable[[Any], Any] | None = None,
     """
     settings = binding.HostSettings(connect or binding.connect, state_path or binding.state_path)
     installed = wrapping.Installed()
-    try:
+    with contextlib.ExitStack() as undo:
+        undo.callback(installed.remove)
         # Nova must not start without the manager, and the operator must read why.
         installed.wrap(driver.INIT_HOST, driver.starts(settings), lambda error: error)
         for target, wrapper in wrapping.wrappers().items():
             installed.wrap(target, wrapper, errors.untold)
-    except BaseException:
-        installed.remove()
-        raise
+        undo.pop_all()
     return installed

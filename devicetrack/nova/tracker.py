@@ -72,11 +72,10 @@ def instance_claim(original: Callable[..., Any], tracker: Any, context: Any, ins
 @contextlib.contextmanager
 def _undone_by_error(made: Any) -> Iterator[None]:
     """End Nova's own claim too after an error: the caller never got that claim, so nobody else would end it."""
-    try:
+    with contextlib.ExitStack() as undo:
+        undo.callback(made.abort)
         yield
-    except BaseException:
-        made.abort()
-        raise
+        undo.pop_all()
 
 
 @wraps(f'{_TRACKER}resize_claim')

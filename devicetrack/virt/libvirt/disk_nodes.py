@@ -9,6 +9,7 @@ import stat
 from typing import Final
 
 from devicetrack import exception
+from devicetrack import ownfiles
 from devicetrack import vocabulary
 from devicetrack.virt.libvirt import device_users
 from devicetrack.virt.libvirt import pci_privileged
@@ -44,7 +45,7 @@ def open_here(sysfs: str, address: str, name: str, size_bytes: int, writing: boo
     # O_EXCL: the kernel refuses a block device that it uses itself, for a file system or below another one (open(2)).
     fd = os.open(os.path.join(root.DEVICES, name), (os.O_RDWR if writing else os.O_RDONLY) | os.O_EXCL | os.O_NOFOLLOW
                  | os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
+    with ownfiles.closed_by_error(fd):
         status = os.fstat(fd)
         if not stat.S_ISBLK(status.st_mode):
             raise OSError(errno.EINVAL, 'not a block device')
@@ -60,9 +61,6 @@ def open_here(sysfs: str, address: str, name: str, size_bytes: int, writing: boo
         pci_privileged.check_own_use(sysfs, address)
         # That sees nodes in /dev, and those of their kernel's names. A container may have others.
         _check_ways_around(sysfs, address, name)
-    except BaseException:
-        os.close(fd)
-        raise
     return fd
 
 

@@ -26,6 +26,7 @@ import uuid
 
 from devicetrack import exception
 from devicetrack import filelock
+from devicetrack import ownfiles
 from devicetrack.virt.libvirt import device_users
 from devicetrack.virt.libvirt import kernel_files
 from devicetrack.virt.libvirt import ndctl
@@ -292,12 +293,9 @@ class DirectorySource(NamespaceSource):
 
     def open(self, namespace: Namespace, writing: bool = True) -> int:
         fd = self._open(namespace, os.O_RDWR if writing else os.O_RDONLY)
-        try:
+        with ownfiles.closed_by_error(fd):
             # The service opens the file with its own rights: files are for trials, and belong to the service.
             device_users.check_alone(fd)
-        except BaseException:
-            os.close(fd)
-            raise
         return fd
 
     @staticmethod

@@ -22,6 +22,7 @@ import threading
 from typing import Any
 from typing import NamedTuple
 
+from devicetrack import ownfiles
 from devicetrack.virt.libvirt import disk_nodes
 from devicetrack.virt.libvirt import jobs
 from devicetrack.virt.libvirt import nvme_admin
@@ -64,7 +65,7 @@ def open_controller(sysfs: str, address: str) -> int:
     if len(names) != 1:
         raise OSError(errno.ENODEV, f'{address} has no NVMe controller now')
     fd = os.open(os.path.join(root.DEVICES, names[0]), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
+    with ownfiles.closed_by_error(fd):
         status = os.fstat(fd)
         if not stat.S_ISCHR(status.st_mode):
             raise OSError(errno.EINVAL, 'not a character device')
@@ -72,9 +73,6 @@ def open_controller(sysfs: str, address: str) -> int:
             sysfs, f'dev/char/{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}'))
         if os.path.basename(device) != names[0] or not device.startswith(os.path.join(function, '')):
             raise OSError(errno.EINVAL, f'not the controller of {address}')
-    except BaseException:
-        os.close(fd)
-        raise
     return fd
 
 

@@ -38,6 +38,7 @@ from oslo_config import cfg
 
 from devicetrack import exception
 from devicetrack import filelock
+from devicetrack import ownfiles
 from devicetrack import vocabulary
 from devicetrack.conf import libvirt as options
 from devicetrack.virt.libvirt import children
@@ -188,15 +189,12 @@ def open_dax(path: str, size_bytes: int) -> int:
     """
     name = _dax_name(path)
     fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
+    with ownfiles.closed_by_error(fd):
         status = os.fstat(fd)
         if not stat.S_ISCHR(status.st_mode):
             raise OSError(errno.EINVAL, 'not a character device')
         _check_dax(name, status.st_rdev, size_bytes)
         device_users.check_alone(fd)
-    except BaseException:
-        os.close(fd)
-        raise
     return fd
 
 

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 import contextlib
 import errno
-import os
 import time
 from typing import Final
 from typing import TypeVar
@@ -20,6 +19,7 @@ from typing import TypeVar
 from devicetrack import exception
 from devicetrack import filelock
 from devicetrack import log
+from devicetrack import ownfiles
 from devicetrack.objects import DeviceAssignment
 from devicetrack.virt.libvirt import disk_nodes
 from devicetrack.virt.libvirt import jobs
@@ -436,15 +436,12 @@ class Erasing:
         fd = self._told(lambda: disk_nodes.open_disk(self._tree.root, self._function.address, disk.name,
                                                      disk.size_bytes, writing),
                         f'its namespace {disk.nsid} cannot be opened: ')
-        try:
+        with ownfiles.closed_by_error(fd):
             self._check_same()                  # the open disk is one of the function that is there now
             # As long as it is open, the kernel gives its name to no other one.
             if disk not in (self._shown() or ()):
                 raise self._failed(f'its namespace {disk.nsid} changed while it was opened')
             yield fd
-        except BaseException:
-            os.close(fd)                        # do not unlock it: a worker may still run, and needs the lock
-            raise
         filelock.close(fd)
 
     def _found(self) -> NamespaceRecord:

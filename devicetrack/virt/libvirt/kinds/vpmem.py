@@ -26,6 +26,7 @@ from xml.sax import saxutils
 
 from devicetrack import exception
 from devicetrack import filelock
+from devicetrack import ownfiles
 from devicetrack import vocabulary
 from devicetrack.conf import libvirt as options
 from devicetrack.objects import details
@@ -194,7 +195,7 @@ class VPMEM(api.DeviceKind):
     def unclaim(self, assignment: DeviceAssignment, lock_fd: int) -> None:
         namespace = self._wipeable(assignment)
         fd = self._open(assignment, namespace)
-        try:
+        with ownfiles.closed_by_error(fd):
             # The path may have led to another namespace when it was opened. So wipe the open device only if the path
             # still belongs to the recorded namespace.
             if self._wipeable(assignment).path != namespace.path:
@@ -203,9 +204,6 @@ class VPMEM(api.DeviceKind):
                       self.options.wipe_rate_mib_s)
             # A namespace that became read-only meanwhile may have its old bytes back after a power cut.
             self._wipeable(assignment)
-        except BaseException:
-            os.close(fd)                        # do not unlock it: a worker may still run, and needs the lock
-            raise
         filelock.close(fd)
         filelock.close(self._open(assignment, namespace))       # check that nobody has opened it meanwhile
 
@@ -254,7 +252,7 @@ class VPMEM(api.DeviceKind):
             fd = self._source.open(namespace, writing=False)
         except OSError as error:
             raise exception.CommandFailed('open the namespace', str(error.strerror)) from error
-        try:
+        with ownfiles.closed_by_error(fd):
             # As in unclaim, the path may have led to another namespace.
             if self._wipeable(assignment).path != namespace.path:
                 raise exception.NotProven(*assignment.key, 'its path changed just now')
@@ -263,9 +261,6 @@ class VPMEM(api.DeviceKind):
             if problem is not None:
                 raise exception.NotProven(*assignment.key, problem)
             self._wipeable(assignment)
-        except BaseException:
-            os.close(fd)                        # as in unclaim
-            raise
         filelock.close(fd)
 
     def _wipeable(self, assignment: DeviceAssignment) -> namespaces.Namespace:
