@@ -17,6 +17,7 @@ from cliff import command as cliff_command
 from cliff import commandmanager
 from oslo_config import cfg
 
+from devicetrack import exception
 from devicetrack.claims import audit
 from devicetrack.claims import host as host_identity
 from devicetrack.claims import report
@@ -210,7 +211,14 @@ class Manage(app.App):
 
         :raises SchemaMismatch, StoreUnavailable: this release cannot read it
         """
-        schema.check(self.store)
+        try:
+            schema.check(self.store)
+        except exception.SchemaMismatch as error:
+            if self.conf.config_file or self.conf.config_dir:
+                raise
+            raise exception.SchemaMismatch(
+                error.store, error.found, error.wanted, 'no configuration file was read, so this is the store of the '
+                f'defaults: give the --config-file of the service. If it has none: {error.remedy}') from error
         if not self._kinds_are_loaded:
             kinds.load(self.conf)
             self._kinds_are_loaded = True

@@ -8,9 +8,12 @@ import logging
 import os
 
 import fixtures as base_fixtures
+from oslo_config import cfg
 import yaml
 
+from devicetrack import exception
 from devicetrack.cmd import base as cmd_base
+from devicetrack.cmd import manage
 from devicetrack.testing import fixtures
 from devicetrack.tests import base
 from devicetrack.tests.unit.cmd import program
@@ -105,6 +108,22 @@ class ErrorsTestCase(ManageTestCase):
 
     def test_no_configuration_file(self) -> None:
         self.assertIn('/nowhere/a.conf', self.error('audit', config_file='/nowhere/a.conf'))
+
+    def test_a_command_without_any_configuration_file_says_so_if_there_is_no_store(self) -> None:
+        for name in ('find_config_files', 'find_config_dirs'):
+            self.useFixture(base_fixtures.MonkeyPatch(f'oslo_config.cfg.{name}', lambda *_arguments, **_more: []))
+        mismatch = exception.SchemaMismatch('SQLite file d', None, '0001', 'run db sync')
+
+        def check(_store: object) -> None:
+            raise mismatch
+
+        self.useFixture(base_fixtures.MonkeyPatch('devicetrack.store.sql.schema.check', check))
+        err = io.StringIO()
+        with base_fixtures.MonkeyPatch('sys.stderr', err):
+            code = manage.Manage(cfg.ConfigOpts(), io.StringIO(), err).run(['instance', 'list'])
+        self.assertEqual(cmd_base.ERROR, code)
+        self.assertIn('no configuration file was read', err.getvalue())
+        self.assertNotIn('no configuration file was read', self.error('instance', 'list'))
 
     def test_a_configuration_file_that_is_none(self) -> None:
         path = os.path.join(self.state_path, 'bad.conf')
