@@ -190,8 +190,7 @@ class Unproven:
         """
         if (wipe or word is not None) and (closed := self._gate.why_not_end) is not None:
             raise exception.NotAdmitted(str(Target.of(key)), closed)
-        there = self._ledger.now.device(key)
-        if seen is not None and there is not None and not _is_same(seen, there):
+        if seen is not None and (there := self._ledger.now.device(key)) is not None and not _is_same(seen, there):
             raise exception.NotAdmitted(str(Target.of(key)), 'the host has another device of this name than when you '
                                                              'asked, or nobody can tell: look again')
         if word is not None:
