@@ -211,7 +211,8 @@ class ClaimManager:
         running = self._running
         if running is None or running.is_closed:
             raise exception.NotReady(self.host)
-        running.check()
+        if running.is_taken_over:
+            raise exception.HostTakenOver(self.host)
         return running
 
     @public_calls.ending_start

@@ -180,7 +180,7 @@ class Moves:
 
         The service must know the newer migration: otherwise it may lag behind.
         """
-        return newer in (self._service.migrations([newer]) or {}) and all(
+        return self._service.migration(newer) is not None and all(
             unsettled.forgotten(self._views.read_for(tuple(records))) == set(records) for _look in range(2))
 
     def _has_no_guest(self, records: Sequence[Record], migration_uuid: str) -> bool:
@@ -344,7 +344,7 @@ class Moves:
 
     def _check_not_undone(self, migration_uuid: str, move: migrations.Move | None = None) -> None:
         """:raises BadRequest: the service says so, or the caller's object if the service does not know the migration"""
-        move = (self._service.migrations([migration_uuid]) or {}).get(migration_uuid, move)
+        move = self._service.migration(migration_uuid) or move
         if move is not None and move.outcome == migrations.UNDONE:
             raise exception.BadRequest('migration', migration_uuid, f'it is {move.status}, and the instance may have '
                                        'the devices that it would leave: only a migration that was not undone can be '
@@ -413,7 +413,7 @@ class Moves:
         :param wait: as :meth:`drop_at_source`
         :raises BadRequest: the service says that the move is done
         """
-        move = (self._service.migrations([migration_uuid]) or {}).get(migration_uuid)
+        move = self._service.migration(migration_uuid)
         if move is not None and move.outcome == migrations.DONE:
             raise exception.BadRequest('migration', migration_uuid, f'it is {move.status}, and the instance has the '
                                        'devices claimed for it: only a migration that is not done can be undone')
@@ -492,7 +492,7 @@ class Moves:
         """
         if self._service.ends_moves_by_calls:
             return
-        move = (self._service.migrations([migration_uuid]) or {}).get(migration_uuid)
+        move = self._service.migration(migration_uuid)
         if prefix == OLD:
             ends = move is not None and move.outcome == migrations.DONE
         else:
@@ -539,7 +539,7 @@ class Moves:
             return
         move = None
         if not self._service.ends_moves_by_calls:
-            move = (self._service.migrations([named]) or {}).get(named)
+            move = self._service.migration(named)
             if move is None or move.outcome != migrations.PENDING:
                 return                          # an audit finds a move that goes on
         with self._wipes.releasing(instance.uuid, wait=False):

@@ -133,7 +133,7 @@ class Running:
 
     def __init__(self, row: Host, parts: Parts, starter: Starter, memory: Memory, service_store: Store) -> None:
         self.parts, self.starter, self.memory = parts, starter, memory
-        self.is_closed = self._is_taken_over = False
+        self.is_closed = self.was_taken_over = False
         self.host_uuid, self.store, self.service_store = row.uuid, parts.store.at_epoch(row), service_store
         conf = parts.conf[options.GROUP]
         self.service = ServiceView(parts.service, conf.service_late_s)
@@ -189,7 +189,7 @@ class Running:
 
     def end(self) -> None:
         """End this start of the host, since an interrupt may have left it in any state."""
-        self._is_taken_over = self.is_taken_over
+        self.was_taken_over = self.is_taken_over
         self.ledger.discard()
 
     def _interrupted(self, error: BaseException) -> None:
@@ -203,17 +203,8 @@ class Running:
         Once this start is over, a refusal of its own store tells nothing: the epoch may be that of a start anew.
         """
         # In this order: if it was not over after the refusal, it was not over at the refusal.
-        return self._is_taken_over or self.service_store.is_taken_over or (
+        return self.was_taken_over or self.service_store.is_taken_over or (
             self.store.is_taken_over and not self.is_over)
-
-    def check(self) -> None:
-        """:raises HostTakenOver: the store has refused a write, because another manager of this host has started"""
-        if self.is_taken_over:
-            raise exception.HostTakenOver(self.gate.host)
-
-    def taken_over(self) -> None:
-        """Note that another manager of this host has started."""
-        self._is_taken_over = True
 
     def _go_on(self, work: Callable[[FailedClaims], Fields]) -> Fields:
         fields: Fields = self.starter.go_on(self, lambda running: work(running.failed_claims))
@@ -255,7 +246,7 @@ def start_anew(before: Running) -> tuple[Running, list[Finding]]:
     try:
         running, findings = _open(before.parts, before.starter, before.memory, before.service_store)
     except exception.HostTakenOver:
-        before.taken_over()
+        before.was_taken_over = True
         raise
     if not before.starter.by_command:           # even if the interrupt came before the last start began it
         running.work_in_background()

@@ -131,6 +131,10 @@ class ServiceView:
         return self._once('migrations', uuids, lambda new: self._ask(
             'migrations', functools.partial(_moves, frozenset(new)), new))
 
+    def migration(self, uuid: str) -> Move | None:
+        """One migration; None if the service does not know it, or does not answer."""
+        return (self.migrations([uuid]) or {}).get(uuid)
+
     def evacuated_from_here(self) -> set[str]:
         """The instances that are known to be evacuated from here."""
         return set(self._once('evacuated_from_here', (), lambda _new: self._ask(
