@@ -149,7 +149,7 @@ class UpgradeCheckTestCase(base.TestCase):
         self.lines = ('[devicetrack_compatibility]', 'sources = sysfs,vendor')
         code, results, details = self.check()
         self.assertEqual((FAILURE, FAILURE), (code, results['Configuration']))
-        self.assertIn('[devicetrack_compatibility] sources = vendor: no entry point', details)
+        self.assertIn('[devicetrack_compatibility] sources = vendor: there is no entry point', details)
 
     def test_files_that_others_can_change(self) -> None:
         locks = os.path.join(self.state_path, 'locks')
