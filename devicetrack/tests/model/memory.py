@@ -65,8 +65,15 @@ def put_back(manager: ClaimManager, memory: bytes | None) -> None:
         return
     host = _MADE[manager]
     rooms = _rooms(host)
+    host.is_closed = False
+    unfinished = vars(host.rows.unfinished)['_entries']
     for (name, attributes), values in zip(_REMEMBERED.items(), pickle.loads(memory), strict=True):
         vars(rooms[name]).update(zip(attributes, values, strict=True))
+    # The tables of the manager and of its starts have some of the dictionaries in common.
+    for kind, entries in unfinished.items():
+        entries.clear()
+        entries.update(vars(host.rows.unfinished)['_entries'][kind])
+    vars(host.rows.unfinished)['_entries'] = unfinished
     vars(manager)['_running'] = host
 
 
