@@ -102,11 +102,17 @@ class QueueTestCase(WordTestCase):
     def test_a_device_that_was_replaced_while_its_wipe_waited_for_another_is_not_wiped(self) -> None:
         for key in (D0, D1):
             self.has_bytes(key)
-        go_on = threading.Event()
+        began, go_on = threading.Event(), threading.Event()
         self.addCleanup(go_on.set)
-        self.machine.before('wipe', lambda: go_on.wait(base.HANGS_S), times=1)
+
+        def wipe() -> None:
+            began.set()
+            go_on.wait(base.HANGS_S)
+
+        self.machine.before('wipe', wipe, times=1)
         for key in (D0, D1):
             self.host.manager.admit(*key, wipe=True)
+        self.assertTrue(began.wait(base.HANGS_S))
         self.another_is_there(D1)
         self.host.audit(wait=False)
         go_on.set()
