@@ -116,8 +116,7 @@ class DomainUsage:
                 others = {address for *_names, now, later, surely in ours if not surely
                           for address in (*now, *later)} - means.keys()
                 if others:
-                    with installed.mistakes(kind, 'below'):
-                        below = dict(kind.below(others))
+                    below = installed.below(kind, others)
             except exception.DriverError as error:
                 if kind.name in needed:
                     unknown.append(Unknown(f'{kind.name} devices that domains name', str(error)))

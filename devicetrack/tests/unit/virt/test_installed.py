@@ -9,6 +9,7 @@ import pickle
 import sys
 from typing import Any
 from typing import cast
+from unittest import mock
 import uuid
 
 import fixtures as test_fixtures
@@ -112,7 +113,11 @@ class StockTestCase(base.TestCase):
         *((f'{field} None', api.Stock((device(),))._replace(**cast(Any, {field: None})),
            'its stock fails with TypeError') for field in ('capacities', 'missing', 'faults')),
         *((f'{field} of one text', api.Stock((device(),))._replace(**cast(Any, {field: 'a'})),
-           'one text is no collection of identifiers') for field in ('written', 'nothing_kept', 'by_person')),
+           "'a' is no collection of identifiers") for field in ('written', 'nothing_kept', 'by_person')),
+        ('a class that it did not announce', [device(resource_class='CUSTOM_DISC')],
+         "its stock has the resource class 'CUSTOM_DISC', which is not in resource_classes"),
+        ('a token that is no text', [device('t1')._replace(exclusions=((7, 'part'),))],  # type: ignore[arg-type]
+         "device 't1' has the exclusions ((7, 'part'),)"),
         names=('said', 'says'))
 
     def test_its_devices_are_unknown_and_those_of_others_are_not(self) -> None:
@@ -251,6 +256,28 @@ class StartTestCase(base.TestCase):
         manager = self.manager(ZeroDivisionError('in its code'))
         [finding] = manager.init_host(self.context)
         self.assertIn('ZeroDivisionError: in its code', finding.detail)
+        self.assertEqual({'CUSTOM_OTHER': 1}, manager.providers()[0].totals)
+
+    def test_a_value_of_a_wrong_type_keeps_no_other_kind_from_its_place(self) -> None:
+        capacity = Capacity('tape', 'drive', 'lto', '', 'CUSTOM_TAPE', None, 1, DETAILS)
+        stocks = [api.Stock((device()._replace(**cast(Any, {field: wrong})), device('t2'))) for field, wrong in (
+            ('identifier', 7), ('provider', None), ('parent', 7), ('numa_node', '0'), ('resource_class', None),
+            ('details', None), ('unhealthy', 7), ('migration_type', 7), ('adoptable', 'no'), ('features', ['big']),
+            ('features', (7,)), ('features', 'big'), ('exclusions', (['x', 'whole'],)))]
+        stocks += [api.Stock(capacities=(capacity._replace(**cast(Any, {field: wrong})),)) for field, wrong in (
+            ('available', None), ('available', '1'), ('device_type', 7), ('provider', None))]
+        stocks += [api.Stock((device(),), **cast(Any, {field: wrong})) for field, wrong in (
+            ('faults', ('x',)), ('missing', ('x',)), ('written', 7), ('by_person', 7))]
+        for said in stocks:
+            broken = type('Broken', (Tape,), {'said': said})
+            driver = libvirt_driver.LibvirtDriver('host', self.conf, self.state_path, [broken, Other])
+            inventory = driver.get_inventory()
+            self.assertEqual({'other'}, inventory.known_kinds, str(said))
+            self.assertIn('device kind tape made a mistake: its stock fails with ', inventory.unknown[0].reason)
+        manager = self.manager(stocks[3])
+        [finding] = manager.init_host(self.context)
+        self.assertIn('numa_node is a str', finding.detail)
+        self.assertEqual([finding], manager.update_available_resource(self.context, 'host'))
         self.assertEqual({'CUSTOM_OTHER': 1}, manager.providers()[0].totals)
 
     def test_a_kind_that_names_a_token_twice_keeps_no_other_from_starting(self) -> None:
@@ -462,6 +489,15 @@ class MistakesTestCase(base.TestCase):
             for answers in ((), (None,)):
                 [unknown] = self.with_guest(self.make(method, *answers)).unknown
                 self.says(method, unknown.reason)
+        for wrong in (7, ['a']):
+            [unknown] = self.with_guest(self.make('identify', {'/x': wrong})).unknown
+            self.says('identify', unknown.reason)
+
+    def test_what_is_below_a_directory(self) -> None:
+        kind = Tape(self.conf, None)  # type: ignore[arg-type]
+        for wrong in (None, {'/x': None}, {'/x': [7]}, {'/x': [['a']]}):
+            with mock.patch.object(Tape, 'below', autospec=True, return_value=wrong):
+                self.says('below', self.assertRaises(exception.DeviceKindFailed, installed.below, kind, ['/x']))
 
     def with_guest(self, driver: libvirt_driver.LibvirtDriver) -> Usage:
         connection = self.node.connect()

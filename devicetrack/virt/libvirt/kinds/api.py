@@ -275,8 +275,8 @@ class DeviceKind(abc.ABC):
         has 1 to 255 characters, as an identifier has. The characters are printable and not slashes. An identifier is
         unique in the kind, and a NUMA node is None or a number from 0. A parent has at most one capacity of a resource
         class, because a claim asks for a class and cannot choose the type. The contract's tests check these rules. The
-        driver checks the kinds, the identifiers and the exclusions: if they are wrong, all devices of the kind are
-        unknown.
+        driver checks the kinds, the classes, the identifiers, the exclusions and the types of all values: if they are
+        wrong, all devices of the kind are unknown.
 
         :raises DriverError: the stock cannot be read, so it is unknown. Any other error counts as a mistake in the
             kind's code and is logged with its traceback

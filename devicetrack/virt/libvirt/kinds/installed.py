@@ -1,8 +1,9 @@
 """The installed device kinds, and what the driver asks of them.
 
 A kind may come from another project. An error in its code costs the kind its answer and nothing else. The answers on
-which it depends whether a device has one owner, and whether it is clean, are checked. The rest of what a kind must
-answer is checked by the contract's tests, which its author runs (:mod:`devicetrack.testing.kinds`).
+which it depends whether a device has one owner, and whether it is clean, are checked, and so are the types of values
+that would stop the whole host. The rest of what a kind must answer is checked by the contract's tests, which its author
+runs (:mod:`devicetrack.testing.kinds`).
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import identity
 from devicetrack.objects.compact import Compact
+from devicetrack.objects.values import Capacity
+from devicetrack.objects.values import Fault
 from devicetrack.objects.values import InventoryDevice
+from devicetrack.objects.values import Missing
 from devicetrack.objects.values import Realized
 from devicetrack.virt import device_kinds
 from devicetrack.virt.libvirt import connection
@@ -37,6 +41,13 @@ LOG = log.logger(__name__)
 
 # In commands a kind's name stands before a slash.
 _NAME: Final = re.compile(r'[A-Za-z0-9][A-Za-z0-9_.-]{0,63}')
+
+# What the fields of a device or a capacity are. They are sorted and counted together with those of all other kinds.
+_TYPES: Final[Mapping[str, tuple[type, ...]]] = {
+    **dict.fromkeys(('kind', 'identifier', 'provider', 'resource_class', 'device_type', 'details', 'taken_by'), (str,)),
+    **dict.fromkeys(('parent', 'unhealthy', 'migration_type'), (str, type(None))),
+    'numa_node': (int, type(None)), 'available': (int,), 'adoptable': (bool,), 'exclusions': (tuple,),
+    'features': (tuple,)}
 
 
 def classes(conf: cfg.ConfigOpts) -> list[type[api.DeviceKind]]:
@@ -149,19 +160,31 @@ def stock(kind: api.DeviceKind) -> api.Stock:
     A device whose identity cannot be read now is unhealthy: it may be another device.
 
     :raises DeviceKindFailed: the kind made a mistake, so its stock is unknown. That includes two devices of one name,
-        devices of another kind, and tokens that would give a device two owners
+        devices of another kind or of an unknown class, values of wrong types, and tokens that would give a device two
+        owners
     :raises DriverError: the stock cannot be read
     """
     with mistakes(kind, 'stock', tell=False):
         found = kind.stock() if kind.configured else api.Stock()
         found = found._replace(capacities=tuple(found.capacities), missing=tuple(found.missing),
                                faults=tuple(found.faults))
-        if str in map(type, (found.written, found.nothing_kept, found.by_person)):
-            raise TypeError('one text is no collection of identifiers')
+        for names in (found.written, found.nothing_kept, found.by_person):
+            if isinstance(names, str) or not isinstance(names, collections.abc.Collection):
+                raise TypeError(f'{names!r} is no collection of identifiers')
+        if not (all(isinstance(one, Missing) for one in found.missing)
+                and all(isinstance(one, Fault) for one in found.faults)):
+            raise TypeError('what is missing is no Missing, or a fault is no Fault')
         rows = Compact(InventoryDevice, found.devices)
-        others = {*rows.column('kind'), *(one.kind for one in found.capacities)} - {kind.name}
+        makers = Compact(Capacity, found.capacities)
+        others = {*rows.column('kind'), *makers.column('kind')} - {kind.name}
         if others:
             raise exception.DeviceKindFailed(kind.name, f'its stock is of kind {others.pop()!r}')
+        _check_types(rows, InventoryDevice)
+        _check_types(makers, Capacity)
+        unknown = {*rows.column('resource_class'), *makers.column('resource_class')} - kind.resource_classes
+        if unknown:
+            raise exception.DeviceKindFailed(
+                kind.name, f'its stock has the resource class {unknown.pop()!r}, which is not in resource_classes')
         identifiers = list(rows.column('identifier'))
         if len(set(identifiers)) != len(identifiers):
             twice = collections.Counter(identifiers).most_common(1)[0][0]
@@ -188,7 +211,23 @@ def identify(kind: api.DeviceKind, addresses: Collection[str]) -> Mapping[str, s
     :raises DriverError: the devices are unknown
     """
     with mistakes(kind, 'identify'):
-        return dict(kind.identify(addresses))
+        found = dict(kind.identify(addresses))
+        if not {*map(type, found.values())} <= {str, type(None)}:
+            raise TypeError('a device that it names is neither a text nor None')
+        return found
+
+
+def below(kind: api.DeviceKind, addresses: Collection[str]) -> Mapping[str, Collection[str]]:
+    """Ask the kind which devices are below directories.
+
+    :raises DeviceKindFailed: the kind made a mistake
+    :raises DriverError: the devices are unknown
+    """
+    with mistakes(kind, 'below'):
+        found = {address: tuple(names) for address, names in kind.below(addresses).items()}
+        if not {type(name) for names in found.values() for name in names} <= {str}:
+            raise TypeError('a device that it names is no text')
+        return found
 
 
 def evidence(kind: api.DeviceKind, identifiers: Collection[str]) -> Mapping[str, str]:
@@ -226,6 +265,7 @@ def realize(kind: api.DeviceKind, assignment: DeviceAssignment) -> Realized:
         if made.key != (assignment.kind, assignment.identifier):
             raise ValueError(f'it answers for {made.key!r}')
         details.from_text(made.details)
+        _check_types(Compact(Capacity, made.capacities), Capacity)
         return made
 
 
@@ -263,6 +303,18 @@ def _some_of(found: Any, asked: Collection[str]) -> frozenset[str]:
     return names
 
 
+def _check_types(rows: Compact[Any], of: Any) -> None:
+    """:raises TypeError: a field has a value of a wrong type, or one that cannot be a key"""
+    for field in of._fields:
+        for found in {*map(type, rows.column(field))}:
+            if not issubclass(found, _TYPES[field]):
+                raise TypeError(f'{field} is a {found.__name__}')
+        if _TYPES[field] == (tuple,):
+            values = {*rows.column(field)}      # an error if a list is in it
+            if field == 'features' and not all(isinstance(word, str) for words in values for word in words):
+                raise TypeError(f'{field} are no texts')
+
+
 def _check_tokens(kind: api.DeviceKind, rows: Compact[InventoryDevice]) -> None:
     """Check that each token has one mode that we know, and that no whole names the token that the ledger adds to it.
 
@@ -270,7 +322,8 @@ def _check_tokens(kind: api.DeviceKind, rows: Compact[InventoryDevice]) -> None:
     """
     for identifier, exclusions in rows.columns('identifier', 'exclusions'):
         modes, own = dict(exclusions), f'{kind.name}/{identifier}'
-        if len(modes) != len(exclusions) or not {*modes.values()} <= {*vocabulary.EXCLUSION_MODES}:
+        if (len(modes) != len(exclusions) or not {*modes.values()} <= {*vocabulary.EXCLUSION_MODES}
+                or not all(isinstance(token, str) for token in modes)):
             raise exception.DeviceKindFailed(
                 kind.name, f'device {identifier!r} has the exclusions {exclusions!r}, and not each token once, with a '
                 f'mode of {", ".join(vocabulary.EXCLUSION_MODES)}')
