@@ -65,7 +65,9 @@ class Tally(Meter):
 
     def __init__(self, on_audit: Callable[[HostState], None] = lambda state: None) -> None:
         self._on_audit = on_audit
-        self._lock = threading.Lock()           # of what follows
+        # Of what follows. A signal handler may claim in the middle of a call of the same thread: then one of them may
+        # not be counted, and neither waits.
+        self._lock = threading.RLock()
         self._counters: dict[str, dict[Labels, float]] = collections.defaultdict(dict)
         self._observed: dict[str, dict[Labels, Observed]] = collections.defaultdict(dict)
         for call in metering.CALLS:

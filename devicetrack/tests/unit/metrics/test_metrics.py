@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import bisect
 import builtins
+from collections.abc import Sequence
 import os
 import re
+import threading
+import types
 from typing import Any
 
 import prometheus_client
@@ -310,6 +314,21 @@ class ThreadsTestCase(base.TestCase):
         self.assertEqual([None] * 4, self.together(*[count] * 4))
         self.assertEqual((8000, 8000), (meter.counters(families.CLAIMS)[metering.INSTANCE_CLAIM,],
                                         sum(meter.observed(families.COMMIT_SECONDS)[()].counts)))
+
+    def test_a_signal_handler_that_claims_does_not_wait_for_the_call_that_it_came_into(self) -> None:
+        meter, calls = tally.Tally(), [metering.INSTANCE_CLAIM]
+
+        def interrupted(bounds: Sequence[float], seconds: float) -> int:
+            if calls:
+                meter.called(calls.pop(), .1, None)
+            return bisect.bisect_left(bounds, seconds)
+
+        self.patch(tally, 'bisect', types.SimpleNamespace(bisect_left=interrupted))
+        thread = threading.Thread(target=meter.called, args=(metering.INSTANCE_CLAIM, .1, None), daemon=True)
+        thread.start()
+        thread.join(60)
+        self.assertFalse(thread.is_alive())
+        self.assertEqual(2, meter.counters(families.CLAIMS)[metering.INSTANCE_CLAIM,])
 
 
 class LeftBehindTestCase(MetricsTestCase):
