@@ -167,8 +167,8 @@ class TestSync(SyncTestCase):
                                              f'endpoint = {self.placement.url}', 'token = admin')
         self.useFixture(fixtures.SQLiteStore(self.conf))
         answer = self.program.run('placement', 'sync', '--host', 'nobody', config_file=other)
-        self.assertEqual((1, 'devicetrack-manage: the store has no host nobody; it knows none: its manager makes it '
-                             'when it starts\n'), (answer.code, answer.err))
+        self.assertEqual((1, 'devicetrack-manage: the store has no host nobody; it knows none. The first start '
+                             'of its manager makes it\n'), (answer.code, answer.err))
 
     def test_without_an_answer_is_one_sentence(self) -> None:
         lost = programs.write_configuration(self.temp_dir(), self.host.conf, '[placement]', 'auth_type = admin_token',
