@@ -540,7 +540,7 @@ class Claiming:
         return fields
 
     def _exchange_far(self, claim: Claim, records: Sequence[Record],
-                  exchanged: Sequence[tuple[DeviceKey, Hold]]) -> tuple[InstanceResources, list[Record]]:
+                      exchanged: Sequence[tuple[DeviceKey, Hold]]) -> tuple[InstanceResources, list[Record]]:
         """Record the exchange, in one transaction.
 
         :returns: the new devices of the claim, and the rows of its old ones, which are on their way back

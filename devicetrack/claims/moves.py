@@ -63,9 +63,7 @@ class Partners(Protocol):
 
 
 class Moves:
-    """Instances that move to this host, from it, or to other devices of it.
-
-    """
+    """Instances that move to this host, from it, or to other devices of it."""
 
     def __init__(self, host: ThisHost, rows: Rows, views: HostViews, life: Life, claiming: Claiming,
                  failed: FailedClaims) -> None:

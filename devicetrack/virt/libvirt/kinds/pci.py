@@ -488,10 +488,10 @@ class PCI(api.DeviceKind):
         """
         try:
             return pci_identity.Before(function.driver or '',
-                                  self._settled(functools.partial(self._cleaner.namespaces, function))
-                                  or self._disks(function), self._config(function),
-                                  interfaces=self._interfaces(function, assignment.details.interfaces),
-                                  claimed_parent=function.physfn or '')
+                                       self._settled(functools.partial(self._cleaner.namespaces, function))
+                                       or self._disks(function), self._config(function),
+                                       interfaces=self._interfaces(function, assignment.details.interfaces),
+                                       claimed_parent=function.physfn or '')
         except (OSError, ValueError) as error:
             raise exception.RealizeFailed(
                 *assignment.key, 'changes by its guest could not be detected later: '
