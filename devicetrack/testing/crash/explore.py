@@ -169,7 +169,7 @@ class _Run:
         if how is not None:
             wrong += self._after(how)
         self.stores.route(False)
-        self._restart()
+        self._restart(how)
         world.course, world.contents = Course(), None
         if how == moments.HUNG:
             world.do_late()
@@ -181,7 +181,7 @@ class _Run:
                 orphan()
             world.audit()
         wrong += invariant.at_rest(world, self._views())
-        self._finish(how)
+        self._with_the_store(how, lambda: operation.finish(world))
         world.audit()
         world.audit()                           # a host notices another one's changes only at its next audit
         findings = world.audit()                # an audit reports what it has repaired, so look at the next one
@@ -225,13 +225,13 @@ class _Run:
         if course.fault is not None and course.struck is None:
             raise moments.WentAnotherWay('the operation ended before the fault')
 
-    def _restart(self) -> None:
+    def _restart(self, how: str | None) -> None:
         """Start killed processes, kill them again where a fault says so, and audit."""
         for number in range(1, len(self.faults) + 1):
             course = self._begin(number)
             try:
                 self.world.restart()
-                self.world.audit()
+                self._with_the_store(how, self.world.audit)
             except Crashed:
                 if course.struck is None:
                     raise
@@ -241,12 +241,13 @@ class _Run:
         if not self.faults:
             self.world.audit()
 
-    def _finish(self, how: str | None) -> None:
-        # After an outage a process notices its dead connection when it next writes. That write is lost, and a service
-        # tries again.
+    def _with_the_store(self, how: str | None, call: Callable[[], object]) -> None:
+        """Do what the store may refuse after an outage, until it does not."""
+        # A process notices its dead connections when it next uses one, unless they were idle for some seconds. That
+        # call is lost, and a service tries again.
         for left in reversed(range(1 + len(list(self.world)) if how == moments.OUTAGE else 1)):
             try:
-                self.operation.finish(self.world)
+                call()
                 return
             except exception.StoreUnavailable:
                 if not left:
