@@ -1,5 +1,6 @@
 """A row whose details cannot be read: it is its own problem, and no other instance's."""
 
+import contextlib
 import json
 import sqlite3
 from typing import Any
@@ -22,6 +23,12 @@ from devicetrack.testing.fixtures import Instance
 from devicetrack.tests import base
 
 GONE = object()
+
+
+def change(host: Any, statement: str) -> None:
+    """Change the file of the store, as somebody does beside the library."""
+    with contextlib.closing(sqlite3.connect(host.store.store.path)) as connection, connection:
+        connection.execute(statement)
 
 
 def damaged(text, **fields):
@@ -95,10 +102,7 @@ class UnreadNameTestCase(base.TestCase):
         host = self.useFixture(fixtures.Host(devices=2, parents={'p0': 2}))
         instance = Instance()
         host.claim(instance, pmem=1)
-        store: Any = host.store.store
-        with sqlite3.connect(store.path) as connection:
-            connection.execute(f'UPDATE assignments SET {self.change}')
-        connection.close()
+        change(host, f'UPDATE assignments SET {self.change}')
         for happens in (host.restart, host.audit):
             happens()
             self.assertRaises(exception.NoFit, host.claim, Instance(), pmem=1)
@@ -106,9 +110,7 @@ class UnreadNameTestCase(base.TestCase):
             (one.target.name, one.causes[vocabulary.IN_DOUBT].detail) for one in host.manager.list_withheld()
             if vocabulary.IN_DOUBT in one.causes])
         host.claim(Instance(), vgpu=1)
-        with sqlite3.connect(store.path) as connection:
-            connection.execute("UPDATE assignments SET identifier = 'd0' WHERE kind = 'vpmem'")
-        connection.close()
+        change(host, "UPDATE assignments SET identifier = 'd0' WHERE kind = 'vpmem'")
         host.restart()
         host.claim(Instance(), pmem=1)
         self.assertRaises(exception.NoFit, host.claim, Instance(), pmem=1)
@@ -126,19 +128,14 @@ class UnreadKindTestCase(base.TestCase):
     def test_no_other_instance_gets_its_device(self) -> None:
         host = self.useFixture(fixtures.Host(devices=2))
         host.claim(Instance(), pmem=1)
-        store: Any = host.store.store
-        with sqlite3.connect(store.path) as connection:
-            connection.execute(f'UPDATE assignments SET {self.change}')
-        connection.close()
+        change(host, f'UPDATE assignments SET {self.change}')
         for happens in (host.restart, host.audit):
             happens()
             self.assertRaises(exception.NoFit, host.claim, Instance(), pmem=1)
         self.assertEqual([('d0', withholding.UNNAMED), ('d1', withholding.UNNAMED)], [
             (one.target.name, one.causes[vocabulary.IN_DOUBT].detail) for one in host.manager.list_withheld()
             if vocabulary.IN_DOUBT in one.causes])
-        with sqlite3.connect(store.path) as connection:
-            connection.execute("UPDATE assignments SET kind = 'vpmem'")
-        connection.close()
+        change(host, "UPDATE assignments SET kind = 'vpmem'")
         host.restart()
         host.claim(Instance(), pmem=1)
         self.assertRaises(exception.NoFit, host.claim, Instance(), pmem=1)
