@@ -112,8 +112,9 @@ class UnknownNova(DeviceTrackError):
             sentences.append(f'It differs in {len(self.differences)} place(s): {"; ".join(self.differences)}')
         if self.known:
             sentences.append(f'It knows {", ".join(self.known)}, and later releases of the same major versions '
-                             'with the same methods. Install one of them, remove other code that changes Nova, or '
-                             'port devicetrack ("Porting to another release of Nova" in its documentation)')
+                             'with the same methods. Install one of them, remove other code that changes Nova, accept '
+                             "a distribution's patch, or port devicetrack (\"Porting to another release of Nova\" in "
+                             'its documentation)')
         return '. '.join(sentences)
 
 

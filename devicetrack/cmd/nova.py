@@ -12,8 +12,8 @@ def adopt() -> int:
 
     :returns: its exit code
     """
-    # Whoever asks for help may not have Nova yet.
-    if {'-h', '--help', '--version'}.isdisjoint(sys.argv[1:]):
+    # Whoever asks for help or about a package may not have Nova yet.
+    if not any(word in ('-h', '--help', '--version') or word.startswith('--check-p') for word in sys.argv[1:]):
         process.end_without_nova('devicetrack-nova-adopt')
         process.choose_threads()
     from devicetrack.cmd import nova_adopt

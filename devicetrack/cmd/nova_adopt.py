@@ -12,12 +12,15 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 import logging
+import pathlib
 import sys
 from typing import Any
 from typing import TYPE_CHECKING
 
+from devicetrack import exception
 from devicetrack.cmd import base
 from devicetrack.nova import adoption
+from devicetrack.nova import seam_table
 
 if TYPE_CHECKING:
     from devicetrack.cmd.nova_host import NovaHost
@@ -48,7 +51,7 @@ class Adopt(base.Blocks):
     """
 
     columns: tuple[str, ...] = ('host', 'outcome', 'instance_uuid', 'devices', 'reason')
-    in_block = ('outcome', 'instance_uuid', 'devices', 'reason', 'check', 'result', 'details')
+    in_block = ('outcome', 'instance_uuid', 'devices', 'reason', 'check', 'package', 'release', 'result', 'details')
     prose = ('reason', 'details')
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -65,13 +68,25 @@ class Adopt(base.Blocks):
                                  'result for each instance.')
         action.add_argument('--check', action='store_true',
                             help='Say whether this host can be changed to devicetrack-nova-compute now.')
+        action.add_argument('--check-package', type=pathlib.Path, metavar='PATH',
+                            help="Say whether devicetrack knows the Nova of a package before it is installed: a .deb "
+                                 "file, or a directory with the package's files. It needs no right and no Nova.")
+        parser.add_argument('--write-table', type=pathlib.Path, metavar='FILE',
+                            help='With --check-package: accept the Nova of the package, whose patches you have read. '
+                                 f'The service reads the files {seam_table.OPERATORS}/*.txt.')
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
         if parsed_args.check:
             self.columns = ('host', 'check', 'result', 'details')
+        elif parsed_args.check_package:
+            self.columns = ('package', 'release', 'result', 'details')
+        elif parsed_args.write_table:
+            raise base.UsageError('--write-table needs --check-package')
         return super().take_action(parsed_args)
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
+        if parsed_args.check_package:
+            return self._package(parsed_args.check_package, parsed_args.write_table)
         host, nova_host = self.app.host(parsed_args)
         return self._checks(host, nova_host) if parsed_args.check else self._lines(host, nova_host, parsed_args)
 
@@ -79,10 +94,12 @@ class Adopt(base.Blocks):
         return 'no instance has devices'
 
     def head(self, row: Mapping[str, Any]) -> tuple[str, str]:
+        if 'package' in row:
+            return row['result'], f'Nova {row["release"]} in {row["package"]}'
         return (row['result'], row['check']) if 'check' in row else (row['outcome'], f'instance {row["instance_uuid"]}')
 
     def body(self, row: Mapping[str, Any]) -> Iterator[str]:
-        if 'check' in row:
+        if 'result' in row:
             yield row['details']
         else:
             yield ', '.join(row['devices'].split('\n'))
@@ -93,6 +110,18 @@ class Adopt(base.Blocks):
             if check.result != adoption.OK:
                 self.exit_code = base.ATTENTION
             yield {'host': host, **check._asdict()}
+
+    def _package(self, path: pathlib.Path, table: pathlib.Path | None) -> Iterator[Mapping[str, Any]]:
+        from devicetrack.nova import package
+        from devicetrack.nova import seams
+        with package.opened(path) as found:
+            result = adoption.OK
+            try:
+                accepted = seams.check_package(found, table)
+                details = '' if table is None else f'{table} accepts: {"; ".join(accepted) or "no difference"}'
+            except exception.UnknownNova as error:
+                self.exit_code, result, details = base.ATTENTION, adoption.FAILURE, str(error)
+            yield {'package': str(path), 'release': found.release, 'result': result, 'details': details}
 
     def _lines(self, host: str, nova_host: NovaHost, parsed_args: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
         plan = nova_host.plan()

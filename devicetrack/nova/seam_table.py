@@ -8,6 +8,9 @@
 
 After a name come the digest of its source and the releases that have it in this form; ``*`` means all releases of the
 file. Then a wrapped method has its signature, and a method that calls wrapped ones has the names that it mentions.
+
+The package has a table of each major version. An operator who has read a distribution's patches adds tables of the
+patched releases (:data:`OPERATORS`).
 """
 
 from __future__ import annotations
@@ -20,11 +23,14 @@ import pathlib
 import re
 from typing import Final
 
+from devicetrack import exception
 from devicetrack.nova import source
 
 DIRECTORY: Final = pathlib.Path(__file__).parent / 'seam_tables'
+# One file for each patched release, of any name that ends in .txt.
+OPERATORS: Final = pathlib.Path('/etc/devicetrack/nova-seams')
 _ALL: Final = '*'
-_HEAD: Final = '# Written by "make nova-seams"; see doc/source/contributor/nova_seams.rst.\n'
+_HEAD: Final = '# Written by a program; see "Porting to another release of Nova" in the documentation.\n'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,6 +76,15 @@ class SeamTable:
                 if not functions[name]:
                     del functions[name]
 
+    def join(self, other: SeamTable) -> None:
+        """Add what another table knows."""
+        self.releases |= other.releases
+        for ours, theirs in ((self.targets, other.targets), (self.callers, other.callers)):
+            for name, forms in theirs.items():
+                for form in forms:
+                    for release in form.releases:
+                        _add(ours.setdefault(name, []), release, form.digest, form.more)
+
     def differences(self, reading: source.Reading, targets: Collection[str]) -> Iterator[str]:
         """Yield each method that differs from its form in every release of this table, and the difference."""
         for target in sorted(targets):
@@ -84,9 +99,10 @@ class SeamTable:
                 yield f'{target}: its signature is {function.signature}, but known is {" or ".join(sorted(signatures))}'
             elif function.digest not in (digests := {form.digest for form in forms}):
                 yield f'{target}: its source differs ({function.digest}, known is {_listed(digests)})'
-        yield from self._differences_of_callers(reading, {source.last_name(target) for target in targets})
+        yield from self._differences_of_callers(reading, targets)
 
-    def _differences_of_callers(self, reading: source.Reading, wrapped: set[str]) -> Iterator[str]:
+    def _differences_of_callers(self, reading: source.Reading, targets: Collection[str]) -> Iterator[str]:
+        wrapped = {source.last_name(target) for target in targets}
         for caller, (function, names) in sorted(reading.callers.items()):
             forms = [form for form in self.callers.get(caller, ()) if form.names & wrapped]
             digests = {form.digest for form in forms}
@@ -98,9 +114,13 @@ class SeamTable:
                 new = names.difference(*(form.names for form in forms))
                 yield (f'{caller}: it calls {_listed(names)}, {f"{_listed(new)} anew, " if new else ""}and its source '
                        f'differs ({function.digest}, known is {_listed(digests)})')
+        # A table that was made for fewer targets lacks the callers of the others.
+        complete = self.releases.intersection(*(
+            frozenset(one for form in self.targets.get(target, ()) for one in form.releases) for target in targets))
         for caller, forms in sorted(self.callers.items()):
             calling = [form for form in forms if form.names & wrapped]
-            if caller not in reading.callers and self.releases == {one for form in calling for one in form.releases}:
+            if caller not in reading.callers and calling and complete <= {
+                    one for form in calling for one in form.releases}:
                 gone = frozenset.union(*(form.names for form in calling)) & wrapped
                 yield f'{caller}: it no longer calls {_listed(gone)}, or is gone'
 
@@ -150,7 +170,7 @@ def parse(text: str) -> SeamTable:
         word, *rest = line.split(' ', 4)
         if word == 'release':
             table.releases.update(rest)
-        elif word in ('wraps', 'calls'):
+        elif word in ('wraps', 'calls') and len(rest) == 4:
             name, digest, releases, more = rest
             held = frozenset(table.releases if releases == _ALL else releases.split(','))
             functions = table.targets if word == 'wraps' else table.callers
@@ -163,6 +183,24 @@ def parse(text: str) -> SeamTable:
 def load(directory: pathlib.Path = DIRECTORY) -> dict[str, SeamTable]:
     """Read every table, by major version."""
     return {path.stem: parse(path.read_text(encoding='utf-8')) for path in sorted(directory.glob('*.txt'))}
+
+
+def known(directory: pathlib.Path = DIRECTORY, operators: pathlib.Path = OPERATORS) -> dict[str, SeamTable]:
+    """Read every table, and add those of the operator to them.
+
+    A table of the operator accepts patches of a major version that the tests ran on, and no other major version.
+
+    :raises InvalidConfiguration: a table of the operator cannot be read
+    """
+    tables = load(directory)
+    for path in sorted(operators.glob('*.txt')):
+        try:
+            table = parse(path.read_text(encoding='utf-8'))
+        except (OSError, ValueError) as error:
+            raise exception.InvalidConfiguration(str(operators), path.name, str(error)) from error
+        for number in {major(release) for release in table.releases} & tables.keys():
+            tables[number].join(table)
+    return tables
 
 
 def nearest(tables: dict[str, SeamTable], release: str) -> SeamTable:

@@ -20,6 +20,7 @@ from typing import cast
 from typing import Final
 
 from devicetrack import exception
+from devicetrack.nova import package
 from devicetrack.nova import seam_table
 from devicetrack.nova import source
 
@@ -30,7 +31,8 @@ _DECORATORS: Final = frozenset(
 _UNWRITTEN: Final = frozenset({'osprofiler'})
 
 
-def check(targets: Collection[str], tables: pathlib.Path = seam_table.DIRECTORY) -> None:
+def check(targets: Collection[str], tables: pathlib.Path = seam_table.DIRECTORY,
+          operators: pathlib.Path = seam_table.OPERATORS) -> None:
     """Compare the Nova of this process with the known forms of its version. Call it before wrapping anything.
 
     The modules of ``targets`` are imported. Nova's compute manager reads options while it is imported, so the
@@ -39,10 +41,36 @@ def check(targets: Collection[str], tables: pathlib.Path = seam_table.DIRECTORY)
     :param targets: the methods that will be wrapped, as ``package.module:Class.method`` or ``package.module:function``
     :raises UnknownNova: a method of ``targets``, or one that calls it, differs from every known release of this major
         version, or something else changed it in this process; nothing was changed
+    :raises InvalidConfiguration: a table of the operator cannot be read
     """
-    release = installed()
-    known = seam_table.load(tables)
-    differences = list(differ(release, targets, known))
+    release, known = installed(), seam_table.known(tables, operators)
+    _refuse(release, list(differ(release, targets, known)), known)
+
+
+def check_package(found: package.NovaPackage, accepted: pathlib.Path | None = None,
+                  tables: pathlib.Path = seam_table.DIRECTORY,
+                  operators: pathlib.Path = seam_table.OPERATORS) -> list[str]:
+    """Compare the Nova of a package with the known forms of its version. Nothing of it is imported.
+
+    :param accepted: write the differences as a table of the operator to this file, rather than refuse them
+    :returns: the differences that were accepted
+    :raises UnknownNova, InvalidConfiguration: as :func:`check`
+    :raises OSError: the file cannot be written
+    """
+    known = seam_table.known(tables, operators)
+    # Without an installed Nova only the tables say which methods the adapter wraps.
+    targets = seam_table.nearest(seam_table.load(tables), found.release).targets
+    reading = source.read(found.root, targets)
+    differences = list(seam_table.nearest(known, found.release).differences(reading, targets))
+    _refuse(found.release, differences if accepted is None else [], known)
+    if accepted is not None:
+        table = seam_table.SeamTable()
+        table.add(found.release, reading)
+        accepted.write_text(str(table), encoding='utf-8')
+    return differences
+
+
+def _refuse(release: str, differences: list[str], known: dict[str, seam_table.SeamTable]) -> None:
     if differences or seam_table.major(release) not in known:
         raise exception.UnknownNova(differences, release, seam_table.in_order(
             one for table in known.values() for one in table.releases))

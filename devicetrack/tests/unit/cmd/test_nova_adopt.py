@@ -8,6 +8,8 @@ import io
 import json
 import pathlib
 import re
+import subprocess
+import sys
 import types
 from typing import Any
 
@@ -30,6 +32,7 @@ from devicetrack.objects.values import Usage
 from devicetrack.objects.values import Use
 from devicetrack.testing import fixtures as host_fixtures
 from devicetrack.tests import base
+from devicetrack.tests.unit.nova import fake_nova
 
 PAGE = pathlib.Path(devicetrack.__file__).parents[1] / 'doc/source/nova/adopt.rst'
 HOST = 'compute-7'
@@ -152,6 +155,10 @@ class AdoptTestCase(base.TestCase):
         self.assertEqual(('', 'devicetrack-nova-adopt: placement does not answer: EndpointNotFound\n'),
                          self.run_to(cmd_base.ERROR))
 
+    def test_a_table_without_a_package_is_a_mistake(self) -> None:
+        self.assertEqual('devicetrack-nova-adopt: --write-table needs --check-package\n',
+                         self.run_to(cmd_base.USAGE, '--write-table', 'a')[1])
+
     def test_checks(self) -> None:
         checks = json.loads(self.run_to(cmd_base.ATTENTION, '--check', '-f', 'json')[0])
         found = {line['check']: line['result'] for line in checks}
@@ -166,6 +173,42 @@ class AdoptTestCase(base.TestCase):
             self.run_to(cmd_base.ATTENTION, '--check', '-f', 'json')[0])}
         self.assertEqual(('failure', 'failure', 'warning'),
                          (found['options'], found['privileges'], found['nova-compute']))
+
+
+class PackageTestCase(base.TestCase):
+    """A package of Nova is read where there may be no Nova and no configuration."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.nova = self.useFixture(fake_nova.FakeNova())
+        self.nova.write('../nova-34.0.9.dist-info/METADATA', 'Name: nova\nVersion: 34.0.9\n')
+
+    def run_to(self, code: int, *arguments: str) -> tuple[str, str]:
+        done = subprocess.run(
+            [sys.executable, '-c', 'import sys; from devicetrack.cmd import nova; sys.exit(nova.adopt())', *arguments],
+            capture_output=True, text=True, check=False)
+        self.assertEqual((code, done.stderr), (done.returncode, done.stderr))
+        return done.stdout, done.stderr
+
+    def test_the_differences_of_a_package_are_named(self) -> None:
+        [line] = json.loads(self.run_to(cmd_base.ATTENTION, f'--check-package={self.nova.root}', '-f', 'json')[0])
+        self.assertEqual(('34.0.9', 'failure'), (line['release'], line['result']))
+        self.assertIn('nova.cmd.compute:main: ', line['details'])
+        self.assertIn(f'failure Nova 34.0.9 in {self.nova.root}', self.run_to(
+            cmd_base.ATTENTION, '--check-package', str(self.nova.root), '--max-width', '1000')[0])
+
+    def test_a_table_accepts_them(self) -> None:
+        table = self.nova.path / 'accepted.txt'
+        [line] = json.loads(self.run_to(cmd_base.OK, '--check-package', str(self.nova.root), '--write-table',
+                                        str(table), '-f', 'json')[0])
+        self.assertIn(f'{table} accepts: nova.cmd.compute:main: ', line['details'])
+        self.assertIn('release 34.0.9\n', table.read_text())
+
+    def test_what_cannot_be_read_is_one_sentence(self) -> None:
+        said = self.run_to(cmd_base.ERROR, '--check-package', f'{self.nova.path}/gone.deb')[1]
+        self.assertIn('devicetrack-nova-adopt: --check-package = ', said)
+        self.assertIn('gone.deb', said)
+        self.assertEqual(1, said.count('\n'))
 
 
 class HostTestCase(base.TestCase):

@@ -5,12 +5,16 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import pathlib
+import shutil
+import subprocess
 from typing import Any
 from unittest import mock
 
 from testtools import matchers
 
 from devicetrack import exception
+from devicetrack.nova import package
 from devicetrack.nova import seams
 from devicetrack.tests import base
 from devicetrack.tests.unit.nova import fake_nova
@@ -132,6 +136,104 @@ class FilesTestCase(SeamsTestCase):
         error = self.assertRaises(exception.UnknownNova, seams.check,
                                   [*fake_nova.TARGETS, 'nova.compute.manager:Manager.stop'], self.nova.tables)
         self.assertIn('nova.compute.manager:Manager.stop: no known release has it', error.differences)
+
+
+class OperatorTestCase(SeamsTestCase):
+    """A distribution patches a release. An operator reads the patch, and accepts it."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.operators = self.nova.path / 'operators'
+        self.operators.mkdir()
+        self.nova.write('../nova-33.1.0.dist-info/METADATA', 'Name: nova\nVersion: 33.1.0\n')
+
+    def check(self) -> None:
+        seams.check(fake_nova.TARGETS, self.nova.tables, self.operators)
+
+    def check_package(self, path: pathlib.Path, table: str | None = None) -> list[str]:
+        with package.opened(path) as found:
+            return seams.check_package(found, self.operators / table if table else None, self.nova.tables,
+                                       self.operators)
+
+    def patch_nova(self) -> None:
+        self.nova.change(TRACKER, 'return instance\n', 'return instance.uuid\n')
+
+    def test_a_patch_that_nobody_accepted_is_refused_before_it_is_installed_and_after(self) -> None:
+        self.assertEqual([], self.check_package(self.nova.path))
+        self.patch_nova()
+        error = self.assertRaises(exception.UnknownNova, self.check_package, self.nova.path)
+        self.assertThat(str(error), matchers.Contains(f'{DROP}: its source differs ('))
+        self.assertEqual(list(error.differences), self.differences())
+
+    def test_an_accepted_patch_is_known_and_the_release_without_it_too(self) -> None:
+        self.patch_nova()
+        [accepted] = self.check_package(self.nova.path, 'patched.txt')
+        self.assertThat(accepted, matchers.StartsWith(DROP))
+        self.check()
+        self.assertEqual([], self.check_package(self.nova.root))
+        self.nova.write(TRACKER, fake_nova.FILES[TRACKER])
+        self.check()
+
+    def test_another_patch_is_not_accepted_with_it(self) -> None:
+        self.patch_nova()
+        self.check_package(self.nova.path, 'patched.txt')
+        self.nova.change(TRACKER, 'return instance\n', 'return None\n')
+        [difference] = self.differences()
+        self.assertThat(difference, matchers.StartsWith(DROP))
+
+    def test_a_table_that_was_made_for_fewer_targets_says_nothing_of_the_callers_of_others(self) -> None:
+        self.check_package(self.nova.path, 'old.txt')
+        old = self.operators / 'old.txt'
+        old.write_text(''.join(line for line in old.read_text().splitlines(keepends=True)
+                               if CLAIM not in line and BOOT not in line))
+        self.nova.change(MANAGER, 'tracker.claim(instance), xml.guest_xml(instance)', 'None')
+        self.assertEqual([f'{BOOT}: it no longer calls claim, guest_xml, or is gone'], self.differences())
+
+    def test_no_operator_accepts_a_major_version_that_was_not_tested(self) -> None:
+        self.nova.write('version.py', 'def version_string():\n    return "35.0.0"\n')
+        self.nova.write('../nova-33.1.0.dist-info/METADATA', 'Name: nova\nVersion: 35.0.0\n')
+        self.assertRaises(exception.UnknownNova, self.check_package, self.nova.path, 'new.txt')
+        self.assertEqual([], os.listdir(self.operators))
+        self.assertRaises(exception.UnknownNova, self.check_package, self.nova.path)
+        (self.operators / 'new.txt').write_text('release 35.0.0\n')
+        self.assertRaises(exception.UnknownNova, self.check)
+
+    def test_a_table_that_cannot_be_read_is_named(self) -> None:
+        (self.operators / 'torn.txt').write_text(f'release 33.0.0\nwraps {DROP} 01\n')
+        error = self.assertRaises(exception.InvalidConfiguration, self.check)
+        self.assertThat(str(error), matchers.Contains(f'torn.txt: not a line of a table: wraps {DROP} 01'))
+
+    def test_a_debian_package_is_read_without_being_installed(self) -> None:
+        self.patch_nova()
+        tree = self.nova.path / 'tree'
+        python = tree / 'usr/lib/python3/dist-packages'
+        shutil.copytree(self.nova.root, python / 'nova')
+        shutil.copytree(self.nova.path / 'nova-33.1.0.dist-info', python / 'nova-33.1.0.egg-info')
+        (python / 'nova-33.1.0.egg-info/METADATA').rename(python / 'nova-33.1.0.egg-info/PKG-INFO')
+        (tree / 'DEBIAN').mkdir()
+        (tree / 'DEBIAN/control').write_text(
+            'Package: python3-nova\nVersion: 2:33.1.0-6+deb13u2\nArchitecture: all\nMaintainer: a\nDescription: b\n')
+        script = tree / 'DEBIAN/preinst'
+        script.write_text(f'#!/bin/sh\ntouch {self.nova.path}/ran\n')
+        script.chmod(0o755)
+        deb = self.nova.path / 'nova.deb'
+        subprocess.run(['dpkg-deb', '--root-owner-group', '--build', tree, deb], check=True, capture_output=True)
+        error = self.assertRaises(exception.UnknownNova, self.check_package, deb)
+        self.assertEqual(('33.1.0-6+deb13u2', 1), (error.release, len(error.differences)))
+        self.check_package(deb, 'patched.txt')
+        self.assertEqual([], self.check_package(deb))
+        self.assertFalse((self.nova.path / 'ran').exists())
+
+    def test_what_is_no_package_of_nova_is_named(self) -> None:
+        (self.nova.path / 'torn.deb').write_text('!<arch>\n')
+        shutil.copytree(self.nova.root, self.operators / 'nova')
+        for path, reason in ((self.nova.path / 'torn.deb', 'torn.deb'),
+                             (self.nova.path / 'gone', 'gone'),
+                             (self.nova.tables, 'there is no Nova in it'),
+                             (self.nova.path, 'it has several: '),
+                             (self.operators, 'says which release it is')):
+            error = self.assertRaises(exception.InvalidConfiguration, self.check_package, path)
+            self.assertThat(str(error), matchers.Contains(reason))
 
 
 class ProcessTestCase(SeamsTestCase):
