@@ -326,16 +326,19 @@ _OVER = (findings.ABANDONED, findings.STALE_MIGRATION)
 
 
 class Audit:
-    """Looks, and looks again if anything differs. It acts and reports only on differences that both looks show."""
+    """Looks, and looks again if anything differs. It acts and reports only on differences that both looks show.
+
+    :param beside: returns findings that other rooms know
+    """
 
     def __init__(self, host: ThisHost, rows: Rows, views: HostViews, declarations: Declarations, unproven: Unproven,
-                 failed: FailedClaims, resume: Resume) -> None:
+                 failed: FailedClaims, resume: Resume, beside: Callable[[], list[Finding]]) -> None:
         self._host, self._ledger, self._rows, self._views = host, rows.ledger, rows, views
         self._declarations, self._unproven, self._withheld = declarations, unproven, unproven.withheld
         self._failed, self._resume, self._gate, self._wipes = failed, resume, resume.gate, resume.wipes
         self._auditing = locks.Lock(locks.AUDITING, host.name)
         self._audited: Audited | None = None    # assigned as one value
-        self._log, self._history = FindingsLog(host.name), History(host)
+        self._log, self._history, self._beside = FindingsLog(host.name), History(host), beside
         self._since: dict[tuple[str, DeviceKey], int] = {}      # when this process first saw each finding
         # The claims that the service had forgotten by the last audit. In the first audit that sees one, the call that
         # made it may not be over.
@@ -460,7 +463,7 @@ class Audit:
             found = self._still_there(found)
         found = self._not_over(found)
         return self._dated(self._not_under_way(found) + [_in_doubt(doubt) for doubt in self._rows.doubts]
-                           + damaged + self._without_provider())
+                           + damaged + self._without_provider() + self._beside())
 
     def _compare(self, views: Views) -> list[Finding]:
         found = repairs.proposed(

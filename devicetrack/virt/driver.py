@@ -161,6 +161,27 @@ class VirtDriver(abc.ABC):
         The default does nothing. Never an error: what is not forgotten only withholds.
         """
 
+    def of_service(self, told: Callable[[], Mapping[DeviceKey, str]]) -> VirtDriver | None:
+        """Return another driver, for devices that the compute service hands out itself and this library only cleans.
+
+        Such devices have no rows. :meth:`get_inventory` of that driver has those that ``told`` names. :meth:`realize`
+        notes durably which device the service gets, and :meth:`prove` with ``wipe`` cleans the one that was noted, and
+        no other. So neither does anything for a device that the service may give to a guest at the same time. The
+        driver has a state directory of its own. :meth:`close` of this driver closes it too. The default is None: there
+        are no such devices.
+
+        :param told: returns for each of these devices what the service tells of it now: a text that is another one
+            after the service has given the device to a guest
+        """
+        return None
+
+    def lent(self) -> Mapping[DeviceKey, str]:
+        """Return what the service told of its devices when :meth:`realize` noted them; only of :meth:`of_service`.
+
+        :raises DriverError: that cannot be read
+        """
+        return {}
+
     @abc.abstractmethod
     def get_inventory(self) -> Inventory:
         """Read the devices that the host has now, and those that its parents can still make.

@@ -62,6 +62,7 @@ from devicetrack.virt.libvirt import proving
 from devicetrack.virt.libvirt.domain_usage import DomainUsage
 from devicetrack.virt.libvirt.kinds import api
 from devicetrack.virt.libvirt.kinds import installed
+from devicetrack.virt.libvirt.kinds import pci_of_service
 
 LOG = log.logger(__name__)
 
@@ -72,6 +73,9 @@ _PREPARE: Final = 'prepare'
 
 _NO_KIND: Final = proving.NO_KIND
 
+# The state directory of the driver for devices of the service, below the one of the host.
+_OF_SERVICE: Final = 'of-service'
+
 
 class LibvirtDriver(guests.Guests):
     """A hypervisor that libvirt manages, on this host.
@@ -79,6 +83,7 @@ class LibvirtDriver(guests.Guests):
     :param kinds: the classes of the device kinds; by default our own, and those that ``[devicetrack] device_kinds``
         names
     :param connect: opens the connection instead of ``libvirt.open``; see :func:`devicetrack.virt.loader.load_driver`
+    :param trusts: whether devices without a proof count as clean, by default as ``[devicetrack] unproven_devices`` says
     :raises InvalidConfiguration: an option cannot be used, a device kind cannot be loaded, or a class is not a kind
     """
 
@@ -86,7 +91,7 @@ class LibvirtDriver(guests.Guests):
 
     def __init__(self, host: str, conf: cfg.ConfigOpts, state_path: str,
                  kinds: Sequence[type[api.DeviceKind]] | None = None,
-                 connect: Callable[[], Any] | None = None) -> None:
+                 connect: Callable[[], Any] | None = None, trusts: bool | None = None) -> None:
         super().__init__(host, conf, state_path)
         options.register(conf)
         self.hypervisor = connection.Connection(conf[options.LIBVIRT_GROUP].connection_uri, connect,
@@ -98,7 +103,7 @@ class LibvirtDriver(guests.Guests):
         self._usage = DomainUsage(self.hypervisor, self._kinds, self.forms, self.boot_id)
         self._locks = os.path.join(state_path, 'locks')
         manager_options.register(conf)
-        self._trusts = conf[manager_options.GROUP].unproven_devices == vocabulary.TRUST
+        self._trusts = conf[manager_options.GROUP].unproven_devices == vocabulary.TRUST if trusts is None else trusts
         pci_options.register(conf)
         self._sysfs = conf[pci_options.GROUP].sysfs_root
         # What devices are on the host, as the last inventory found it: containment() is asked right after it.
@@ -107,6 +112,7 @@ class LibvirtDriver(guests.Guests):
         self._proofs = proofs.Proofs(state_path)
         self._proving = proving.Proving(self._kinds, self._proofs, self._held, self._usage.read,
                                         self._part_in_use, self._trusts)
+        self._of_service: LibvirtDriver | None = None
 
     def boot_id(self) -> str:
         try:
@@ -116,7 +122,29 @@ class LibvirtDriver(guests.Guests):
             raise exception.CommandFailed(f'read {BOOT_ID}', str(error.strerror)) from error
 
     def close(self) -> None:
+        if self._of_service is not None:
+            self._of_service.close()
         self.hypervisor.close()
+
+    def of_service(self, told: Callable[[], Mapping[DeviceKey, str]]) -> LibvirtDriver:
+        path = os.path.join(self.state_path, _OF_SERVICE)
+        try:
+            ownfiles.make_directory(path)
+        except OSError as error:
+            raise exception.CommandFailed(f'make the directory {path}', str(error.strerror)) from error
+        made = self._of_service = LibvirtDriver(self.host, self.conf, path, [pci_of_service.OfService],
+                                                self.hypervisor.raw, trusts=True)
+        for kind in made._functions_of_service():
+            kind.told = lambda: {key.identifier: text for key, text in told().items()
+                                 if key.kind == pci_of_service.OfService.name}
+        return made
+
+    def lent(self) -> Mapping[DeviceKey, str]:
+        return {DeviceKey(kind.name, name): text for kind in self._functions_of_service()
+                for name, text in kind.lent.items()}
+
+    def _functions_of_service(self) -> Iterator[pci_of_service.OfService]:
+        return (kind for kind in self._kinds.values() if isinstance(kind, pci_of_service.OfService))
 
     def check_host(self) -> None:
         for kind in self._kinds.values():

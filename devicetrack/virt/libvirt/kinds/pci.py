@@ -98,7 +98,7 @@ class PCI(api.DeviceKind):
 
     def __init__(self, conf: Any, hypervisor: connection.Connection) -> None:
         super().__init__(conf, hypervisor)
-        self.options = pci_options.read(conf)
+        self.options = self.read_options(conf)
         self.tree = pci_sysfs.Tree(self.options.sysfs_root)
         # Writing the details takes longer than reading the function, and every audit needs the same thousands of texts.
         self._details_text = functools.lru_cache(maxsize=1 << 13)(pci_identity.as_text)
@@ -125,6 +125,9 @@ class PCI(api.DeviceKind):
         self._differing: Mapping[str, str] = {}
         self._apart: frozenset[str] = frozenset()       # names of disks that only share their serial number with others
         self._recorded: Mapping[str, PCIDetails] = {}       # by name, the details of rows
+
+    def read_options(self, conf: Any) -> pci_options.PCIOptions:
+        return pci_options.read(conf)
 
     @functools.cached_property
     def _memory(self) -> pci_memory.Memory:

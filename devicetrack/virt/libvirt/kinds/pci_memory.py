@@ -15,6 +15,9 @@ apart.
 For rows of disks, the file keeps across boots where the disks that are like theirs were (:mod:`.pci_cards`). A row is
 in doubt as long as nobody has found these disks in the same places in this boot. The file keeps these rows until they
 have ended: a store that does not show one for a while ends no doubt.
+
+For functions that the service hands out itself (:mod:`.pci_of_service`), which have no rows, the file keeps across
+boots which function each of them was when the service got it.
 """
 
 from __future__ import annotations
@@ -49,7 +52,8 @@ class _Known(NamedTuple):
     by name, the addresses of functions that are not at the address in their names. Both are for this boot only.
     ``given`` has, by name, the boots in which functions were given to guests. ``alike`` has, by the name of a row, the
     last boot in which its disk was certainly in its place, and the text of :class:`.pci_cards.Alike` from then.
-    ``rows`` has the details of these rows.
+    ``rows`` has the details of these rows. ``lent`` has, by name, the details of functions that the service hands out,
+    and what the service told of them then.
     """
 
     serials: Mapping[str, tuple[int, str]]
@@ -57,6 +61,7 @@ class _Known(NamedTuple):
     moved: Mapping[str, str]
     alike: Mapping[str, tuple[str, str]]
     rows: Mapping[str, str]
+    lent: Mapping[str, tuple[str, str]]
 
 
 class Memory:
@@ -183,6 +188,24 @@ class Memory:
             given={**known.given, **given}, alike={**known.alike, name: (self._boot_id, alike)},
             rows={**known.rows, name: row}))
 
+    @property
+    def lent(self) -> Mapping[str, tuple[str, str]]:
+        """Return the functions that the service hands out, as :meth:`lend` remembers them.
+
+        :raises CommandFailed: the file cannot be used
+        """
+        with self._errors():
+            return self._read().lent
+
+    def lend(self, name: str, row: str, told: str) -> None:
+        """Remember which function the service hands out from now on. This survives a power cut.
+
+        :param row: its details
+        :param told: what the service tells of it now
+        :raises CommandFailed: the file cannot be used
+        """
+        self._change(lambda known: known._replace(lent={**known.lent, name: (row, told)}))
+
     def take_back(self, name: str) -> None:
         """Remember that no guest has a function any more. Its row may still be there.
 
@@ -208,7 +231,7 @@ class Memory:
 
     def _read(self) -> _Known:
         if not os.path.lexists(self._path):     # most hosts hand out no functions, and get no file
-            return _Known({}, {}, {}, {}, {})
+            return _Known({}, {}, {}, {}, {}, {})
         with open(ownfiles.open_file(self._path), encoding='utf-8') as file:
             return _parse(json.loads(file.read(_MOST_BYTES)), self._boot_id)
 
@@ -245,8 +268,9 @@ def _parse(stored: Any, boot_id: str) -> _Known:
     # Earlier releases did not write these.
     alike = {str(name): (str(boot), str(text)) for name, (boot, text) in stored.get('alike', {}).items()}
     rows = {str(name): str(text) for name, text in stored.get('rows', {}).items() if name in alike}
+    lent = {str(name): (str(row), str(told)) for name, (row, told) in stored.get('lent', {}).items()}
     is_of_boot = stored['boot_id'] == boot_id
-    return _Known(serials if is_of_boot else {}, given, moved if is_of_boot else {}, alike, rows)
+    return _Known(serials if is_of_boot else {}, given, moved if is_of_boot else {}, alike, rows, lent)
 
 
 def _without(of_names: Mapping[str, _Value], name: str) -> Mapping[str, _Value]:

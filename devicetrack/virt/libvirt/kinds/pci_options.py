@@ -205,6 +205,18 @@ def read(conf: cfg.ConfigOpts) -> PCIOptions:
                       ours.vfs_timeout_s, ours.sysfs_root)
 
 
+def of_service(conf: cfg.ConfigOpts, match: pci_matching.Match) -> PCIOptions:
+    """Read the options for functions that the service hands out itself, and this library only cleans.
+
+    :param match: matches these functions
+    :raises InvalidConfiguration: an option cannot be used
+    """
+    options.register(conf)
+    ours = conf[options.GROUP]
+    return PCIOptions((DeviceSpec(match),), (match,), pci_cleaning.read(ours.cleaning),
+                      release_wait_s=ours.release_wait_s, sysfs_root=ours.sysfs_root)
+
+
 def _functions(values: Iterable[str]) -> tuple[pci_matching.Match, ...]:
     values = list(values)
     if ALL in map(str.strip, values):

@@ -1,0 +1,319 @@
+"""Functions that the service hands out itself, cleaned between two guests: on files, with a libvirt and controllers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import json
+import os
+from typing import Any
+import uuid
+
+from devicetrack import exception
+from devicetrack.claims import service_devices
+from devicetrack.claims.service_devices import ServiceDevice
+from devicetrack.engine import findings
+from devicetrack.objects import event as events
+from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import GuestConfig
+from devicetrack.objects.values import Word
+from devicetrack.testing import libvirt as libvirt_fixtures
+from devicetrack.testing import nvme
+from devicetrack.testing import pci as made
+from devicetrack.testing import pci_guests
+from devicetrack.testing import pci_models
+from devicetrack.tests import base
+from devicetrack.tests.functional.claims import libvirt_hosts
+from devicetrack.virt.libvirt import guest_xml
+from devicetrack.virt.libvirt.kinds import pci
+from devicetrack.virt.libvirt.kinds import pci_of_service
+
+DISK, CARD = '0000:01:00.0', '0000:02:00.0'
+KEY = DeviceKey('pci', DISK)
+OLD = b'of its 1st owner'
+
+
+class Service:
+    """A service that reserves its devices when a guest gets them, and never ends that by itself, as Nova does."""
+
+    def __init__(self, *addresses: str) -> None:
+        self.reserved: set[str] = set()
+        self.users: dict[str, str] = {}
+        self.times = dict.fromkeys(addresses, 0)
+        self.handed_out: list[str] = []
+        self.before: dict[str, Callable[[], object]] = {}
+
+    def claim(self, address: str) -> str:
+        """Give a device to a guest, and reserve the device."""
+        self.users[address] = str(uuid.uuid4())
+        self.reserved.add(address)
+        self.times[address] += 1
+        return self.users[address]
+
+    def free(self, address: str) -> None:
+        del self.users[address]
+        self.times[address] += 1
+
+    def devices(self) -> dict[DeviceKey, ServiceDevice]:
+        self.before.pop('devices', lambda: None)()
+        return {DeviceKey('pci', address): ServiceDevice(
+            service_devices.USED if address in self.users else
+            service_devices.WAITING if address in self.reserved else service_devices.FREE, str(times))
+            for address, times in self.times.items()}
+
+    def check_waits(self, key: DeviceKey, told: str) -> None:
+        self.before.pop('check_waits', lambda: None)()
+        if key.identifier in self.users or key.identifier not in self.reserved or (
+                str(self.times[key.identifier]) != told):
+            raise exception.DeviceInUse(*key, 'the service gave it to an instance')
+
+    def hand_out(self, key: DeviceKey, told: str) -> None:
+        self.before.pop('hand_out', lambda: None)()
+        self.check_waits(key, told)
+        self.reserved.discard(key.identifier)
+        self.handed_out.append(key.identifier)
+
+
+class ServiceDevicesTestCase(base.TestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.hardware = self.useFixture(made.PCIHost())
+        self.controllers = self.useFixture(nvme.Controllers(self.hardware))
+        self.node = self.useFixture(libvirt_fixtures.TestNode())
+        self.functions = pci_guests.GuestFunctions(self.hardware)
+        made_for = pci_of_service.OfService.made_for
+
+        def made_here(*arguments: Any) -> Any:
+            kind = made_for(*arguments)
+            kind.host_use = self.hardware.use
+            return kind
+
+        self.patch(pci_of_service.OfService, 'made_for', made_here)
+        self.hardware.add_nvme(DISK, 'S1')
+        self.controller = self.controllers.add(DISK)
+        self.disk = self.controller.namespaces[1]
+        self.service = Service(DISK)
+
+    def start(self, **cleaning: Any) -> None:
+        self.configuration.set('devicetrack_pci', sysfs_root=self.hardware.root, release_wait_s=0,
+                               cleaning=[json.dumps({'policy': 'zero', **cleaning})])
+        self.host: Any = self.useFixture(libvirt_hosts.LibvirtHost(
+            self.node.connect, {}, self.temp_dir(), kinds=[pci.PCI], configuration=self.configuration))
+        self.look()
+
+    def look(self) -> list[Any]:
+        """One audit of the service, and all that it begins. Returns the findings of the next audit."""
+        self.host.manager.look_after(self.service)
+        self.host.running.service_devices.wait()
+        self.host.audit()
+        return [one for one in self.host.findings if one.kind == findings.NOT_CLEANED]
+
+    def said(self) -> str:
+        return ' '.join(one.detail for one in self.look())
+
+    def boot_guest(self, address: str = DISK) -> str:
+        guest = self.service.claim(address)
+        self.functions.start(guest, [address])
+        self.host.machine.connection.defineXML(libvirt_fixtures.guest(guest, GuestConfig(
+            (guest_xml.pci_hostdev(address, 'yes'),), ''))).create()
+        if address == DISK:
+            self.disk.fill(OLD)
+        return guest
+
+    def delete_guest(self, guest: str, address: str = DISK) -> None:
+        self.host.machine.delete_guest(guest)
+        self.end_guest(guest)
+        self.service.free(address)
+
+    def end_guest(self, guest: str) -> None:
+        self.functions.end(guest)
+        if self.hardware.driver_of(DISK) == 'nvme':
+            self.controllers.show(DISK)         # the driver reads it again
+
+    def use(self, address: str = DISK) -> None:
+        """A guest has a device, from its boot to its end."""
+        guest = self.boot_guest(address)
+        self.delete_guest(guest, address)
+
+    def is_zero(self) -> bool:
+        return not any(self.disk.content)
+
+    def wiped(self) -> list[Any]:
+        return [one.event for one in self.host.store.events_of_device(DISK) if one.event.event == events.WIPED]
+
+    def check_stays(self, why: str) -> None:
+        """The disk stays reserved as its guest left it, and a finding says why."""
+        self.assertIn(why, self.said())
+        self.assertEqual(([], {DISK}), (self.service.handed_out, self.service.reserved))
+        self.assertEqual(OLD, self.disk.content[:len(OLD)])
+        self.assertEqual([], self.wiped())
+
+    def test_a_disk_is_cleaned_after_its_guest_and_then_handed_out(self) -> None:
+        self.start()
+        for times in (1, 2):
+            self.use()
+            self.assertEqual([], self.look())
+            self.assertEqual((True, [DISK] * times), (self.is_zero(), self.service.handed_out))
+        [_first, event] = self.wiped()
+        self.assertIsNone(event.instance_uuid)
+        self.assertRegex(event.more['proof'], '^wiped ')
+
+    def test_while_a_guest_has_it_nothing_happens(self) -> None:
+        self.start()
+        guest = self.boot_guest()
+        self.assertEqual([], self.look())
+        # The service may believe that a guest is gone which runs.
+        self.service.free(DISK)
+        self.check_stays('names it')
+        self.host.machine.delete_guest(guest)
+        self.end_guest(guest)
+        self.assertEqual([], self.look())
+        self.assertEqual([DISK], self.service.handed_out)
+
+    def test_a_disk_that_the_host_mounted_meanwhile_is_not_touched(self) -> None:
+        self.start()
+        self.use()
+        self.hardware.mount(f'{self.hardware.controller_of(DISK)}n1', '/srv')
+        self.check_stays('/srv is mounted')
+
+    def test_another_disk_in_the_slot_is_not_touched(self) -> None:
+        self.start()
+        self.use()
+        self.hardware.remove(DISK)
+        self.hardware.add_nvme(DISK, 'S2')
+        self.controllers.show(DISK)
+        self.check_stays('its serial is S2, recorded was S1')
+        # Somebody who looks can have this one cleaned.
+        self.host.manager.admit('pci', DISK, wipe=True)
+        self.assertEqual([], self.look())
+        self.assertEqual((True, [DISK]), (self.is_zero(), self.service.handed_out))
+
+    def test_a_disk_whose_guest_nobody_saw_come_is_not_touched(self) -> None:
+        self.service.claim(DISK)
+        self.disk.fill(OLD)
+        self.start()
+        self.service.free(DISK)
+        self.check_stays('nothing noted which device its guest had')
+
+    def test_a_disk_that_cannot_be_cleaned_by_its_policy_is_told_before_its_guest_and_after_it(self) -> None:
+        self.start(policy='nvme-sanitize')
+        self.assertIn('cannot sanitize by block erase', self.said())
+        self.use()
+        self.check_stays('cannot sanitize by block erase')
+
+    def test_a_reservation_that_somebody_else_made_stays(self) -> None:
+        self.start()
+        self.service.reserved.add(DISK)
+        self.assertIn('somebody else reserved it', self.said())
+        self.assertEqual(([], {DISK}), (self.service.handed_out, self.service.reserved))
+
+    def test_a_person_says_that_a_disk_is_clean(self) -> None:
+        self.start(policy='person')
+        self.use()
+        self.check_stays('a person has to clean it')
+        self.host.manager.admit('pci', DISK, word=Word('alice', 'degaussed'))
+        self.assertEqual([], self.look())
+        self.assertEqual([DISK], self.service.handed_out)
+        self.assertRegex(self.wiped()[0].more['proof'], '^word of alice: degaussed ')
+
+    def test_only_what_waits_can_be_admitted(self) -> None:
+        self.start()
+        for how in ({}, {'wipe': True}):
+            self.assertRaises((exception.BadRequest, exception.NotAdmitted), self.host.manager.admit, 'pci', DISK,
+                              **how)
+
+    def test_what_keeps_nothing_is_only_reset(self) -> None:
+        self.hardware.add(CARD, pci_models.E1000E)
+        self.service.times[CARD] = 0
+        self.start(policy='none')
+        self.functions.dies = True              # libvirt does not give it back
+        self.use(CARD)
+        self.hardware.resets.clear()
+        self.assertEqual([], self.look())
+        self.assertEqual([CARD], self.service.handed_out)
+        self.assertEqual([CARD], [address for address, _methods in self.hardware.resets])
+        self.assertEqual('e1000e', self.hardware.driver_of(CARD))
+
+    def test_a_program_of_the_operator_cleans(self) -> None:
+        path = os.path.join(self.temp_dir(), 'clean-it')
+        with open(path, 'w') as file:
+            file.write('#!/bin/sh\necho clean $2 $DEVICETRACK_TOKEN\n')
+        os.chmod(path, 0o700)
+        self.start(policy='program', program=path)
+        self.use()
+        self.assertEqual([], self.look())
+        self.assertEqual([DISK], self.service.handed_out)
+
+    # -- beside the service -------------------------------------------------------------------------------------------
+
+    def test_a_device_that_the_service_gives_away_before_the_first_byte_is_not_touched(self) -> None:
+        self.start()
+        self.use()
+
+        def given() -> None:
+            self.service.before['check_waits'] = lambda: self.service.claim(DISK)       # at the second question
+
+        self.service.before['check_waits'] = given
+        self.look()
+        self.assertEqual([], self.look())       # it is used now
+        self.assertEqual((OLD, []), (self.disk.content[:len(OLD)], self.service.handed_out))
+
+    def test_a_device_that_the_service_gives_away_while_it_is_cleaned_is_not_handed_out(self) -> None:
+        self.start()
+        self.use()
+        self.service.before['hand_out'] = lambda: self.service.claim(DISK)
+        self.look()
+        self.assertEqual(([], {DISK}), (self.service.handed_out, self.service.reserved))
+        self.service.free(DISK)
+        self.disk.fill(OLD)
+        self.assertEqual([], self.look())
+        self.assertEqual((True, [DISK]), (self.is_zero(), self.service.handed_out))
+
+    def test_a_service_that_does_not_answer_leaves_the_device_reserved(self) -> None:
+        self.start()
+        self.use()
+
+        def silent() -> None:
+            raise exception.HypervisorUnreachable('the service', 'no answer')
+
+        for call in ('devices', 'check_waits', 'hand_out'):
+            self.service.before[call] = silent
+            self.look()
+            self.assertEqual(([], {DISK}), (self.service.handed_out, self.service.reserved))
+        self.assertEqual([], self.look())
+        self.assertEqual([DISK], self.service.handed_out)
+
+    def test_after_a_restart_it_goes_on_with_what_was_noted(self) -> None:
+        self.start()
+        self.use()
+        self.service.before['hand_out'] = self.host.running.service_devices.close
+        self.host.manager.close()
+        self.host.restart()
+        self.assertEqual([], self.look())
+        self.assertEqual((True, [DISK]), (self.is_zero(), self.service.handed_out))
+
+    def test_a_stop_in_the_middle_hands_nothing_out(self) -> None:
+        self.start()
+        self.use()
+        self.service.before['check_waits'] = self.host.running.service_devices.close
+        self.look()
+        self.assertEqual((OLD, []), (self.disk.content[:len(OLD)], self.service.handed_out))
+        self.host.manager.close()
+        self.host.restart()
+        self.assertEqual([], self.look())
+        self.assertEqual((True, [DISK]), (self.is_zero(), self.service.handed_out))
+
+    def test_another_service_of_the_host_has_the_last_word(self) -> None:
+        self.start()
+        self.use()
+        self.service.before['hand_out'] = lambda: self.host.store.take_epoch(self.host.manager.host_uuid, set())
+        self.service.before['check_waits'] = lambda: self.host.store.take_epoch(self.host.manager.host_uuid, set())
+        self.host.manager.look_after(self.service)
+        self.host.running.service_devices.wait()
+        self.assertEqual(([], OLD), (self.service.handed_out, self.disk.content[:len(OLD)]))
+        self.host.restart()
+
+    def test_no_finding_and_no_directory_without_such_devices(self) -> None:
+        self.service = Service()
+        self.start()
+        self.assertEqual([], self.look())
