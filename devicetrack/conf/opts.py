@@ -7,6 +7,7 @@ from oslo_config import cfg
 from devicetrack.conf import compatibility
 from devicetrack.conf import libvirt
 from devicetrack.conf import manager
+from devicetrack.conf import nova
 from devicetrack.conf import pci
 from devicetrack.conf import placement
 from devicetrack.conf import store
@@ -26,6 +27,7 @@ def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
         (libvirt.VPMEM_GROUP, libvirt.VPMEM_OPTIONS),
         (pci.SERVICE_GROUP, pci.SERVICE_OPTIONS),
         (pci.GROUP, pci.OPTIONS),
+        (nova.GROUP, nova.OPTIONS),
         (placement.GROUP, placement.OPTIONS),
         (compatibility.GROUP, compatibility.OPTIONS),
     ]
@@ -33,5 +35,5 @@ def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
 
 def register_options(conf: cfg.ConfigOpts) -> None:
     """Register every option that is not registered already. Do it before the configuration files are read."""
-    for subject in (manager, store, libvirt, pci, placement, compatibility):
+    for subject in (manager, store, libvirt, pci, nova, placement, compatibility):
         subject.register(conf)

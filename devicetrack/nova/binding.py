@@ -26,9 +26,11 @@ from devicetrack.claims.claim import Claim
 from devicetrack.claims.manager import ClaimManager
 from devicetrack.conf import libvirt as libvirt_options
 from devicetrack.conf import manager as options
+from devicetrack.conf import nova as adapter_options
 from devicetrack.nova import errors
 from devicetrack.nova import interrupted
 from devicetrack.nova import options as nova_options
+from devicetrack.nova import pci_functions
 from devicetrack.nova import providers
 from devicetrack.nova import resources
 from devicetrack.nova import service
@@ -76,9 +78,12 @@ class Binding:
 
     def __init__(self, driver: Any, host: str, settings: HostSettings) -> None:
         nova_options.check(nova.conf.CONF)
+        adapter_options.register(nova.conf.CONF)
         self.host, self.nodename, self._driver = host, driver._host.get_hostname(), driver
         self.providers = providers.NovaProviders(driver, self.nodename)
         self._service = service.NovaService(host)
+        # The PCI functions that Nova hands out itself; None before Nova's first audit, or if no option asks for them.
+        self.pci: pci_functions.PCIFunctions | None = None
         self._reported: list[Provider] = []
         # The guests that were here when Nova was about to stop, undefine or start them. Until they run again, libvirt
         # has no domain of such a guest or one that is off, although the guest is not elsewhere.
@@ -129,8 +134,13 @@ class Binding:
             LOG.warning("Host %(host)s: the paths in Nova's record of namespaces may be those of an earlier boot: "
                         '%(error)s; the next start of the service tries again', {'host': self.host, 'error': error})
 
-    def audit(self, nodename: str) -> None:
-        """Audit the host. After a failed audit nothing is given back until the next one succeeds."""
+    def audit(self, tracker: Any, nodename: str) -> None:
+        """Audit the host. After a failed audit nothing is given back until the next one succeeds.
+
+        :param tracker: Nova's resource tracker, whose own audit is over
+        """
+        if nova.conf.CONF[adapter_options.GROUP].pci != adapter_options.OFF:
+            self.pci = pci_functions.PCIFunctions(tracker, nodename)
         try:
             self.manager.update_available_resource(None, nodename)
         except exception.DeviceTrackError as error:

@@ -296,4 +296,4 @@ def update_available_resource(original: Callable[..., Any], tracker: Any, contex
     finally:
         # Nova's audit fails while placement is away. Devices that were given up here are still given back.
         if host is not None:
-            host.audit(nodename)
+            host.audit(tracker, nodename)

@@ -1,0 +1,166 @@
+"""Reads the PCI functions that Nova itself hands out: their rows, their tags, and their providers in placement.
+
+Nothing here writes or takes a lock of Nova.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from typing import Final
+from typing import NamedTuple
+
+from keystoneauth1 import exceptions as keystone
+from nova import context as nova_context
+from nova import exception as nova_exception
+import nova.conf
+from nova.objects import fields
+
+from devicetrack import exception
+
+_PLACEMENT: Final = 'placement'
+
+
+class PCIFunction(NamedTuple):
+    """A function as Nova has it.
+
+    :param parent_address: that of its physical function, for a virtual one
+    :param status: as in ``nova.objects.fields.PciDeviceStatus``
+    :param instance_uuid: the instance that has it, or for which it is claimed
+    :param row_id: the number of its row in Nova's database; None until Nova has saved it
+    :param extra_info: as Nova keeps it
+    :param tags: those of the first ``[pci] device_spec`` that matches it, as Nova reads them; None if none does any
+        more: Nova keeps the function until its instance is gone
+    """
+
+    address: str
+    vendor_id: str
+    product_id: str
+    dev_type: str
+    parent_address: str | None
+    numa_node: int | None
+    status: str
+    instance_uuid: str | None
+    compute_node_id: int | None
+    row_id: int | None
+    extra_info: Mapping[str, str]
+    tags: Mapping[str, str] | None
+
+    @property
+    def is_one_time_use(self) -> bool:
+        """Whether Nova reserves it for good once an instance has it."""
+        return self.tags is not None and self.tags.get('one_time_use') == 'true'
+
+    @property
+    def is_available(self) -> bool:
+        return self.status == fields.PciDeviceStatus.AVAILABLE and self.instance_uuid is None
+
+    def provider_name(self, nodename: str) -> str:
+        """Return the name of the provider that counts it, by the rule of ``nova.compute.pci_placement_translator``."""
+        return f'{nodename}_{(self.parent_address or self.address).upper()}'
+
+
+class PCIProvider(NamedTuple):
+    """A provider of functions in placement.
+
+    :param generation: as it was before the allocations were read. If one is made or ends afterwards, placement refuses
+        a write with this generation
+    :param inventory: the record of its one class: ``total``, ``reserved`` and the others
+    :param allocations: the amounts of this class by consumer: an instance, or a migration
+    """
+
+    uuid: str
+    name: str
+    generation: int
+    resource_class: str
+    inventory: Mapping[str, Any]
+    allocations: Mapping[str, int]
+
+    @property
+    def reserved(self) -> int:
+        reserved: int = self.inventory['reserved']
+        return reserved
+
+
+class PCIFunctions:
+    """The functions of one compute node.
+
+    :param tracker: Nova's resource tracker
+    """
+
+    def __init__(self, tracker: Any, nodename: str) -> None:
+        self._tracker, self.nodename = tracker, nodename
+
+    def all(self) -> list[PCIFunction]:
+        """Return every function by its address, as the memory of Nova's tracker has it. Reads nothing else.
+
+        That memory is what Nova decides by. It saves it after each of its decisions.
+
+        :raises NotReady: Nova has not read its rows yet
+        """
+        pci_tracker = self._tracker.pci_tracker
+        if pci_tracker is None:
+            raise exception.NotReady(self._tracker.host)
+        # Another thread of Nova may change the list.
+        return [_function(row, pci_tracker.dev_filter.get_devspec(row))
+                for row in sorted(pci_tracker.pci_devs.objects.copy(), key=lambda row: row.address)]
+
+    def function(self, address: str) -> PCIFunction | None:
+        """Return one function; None if Nova has none at this address.
+
+        :raises NotReady: as :meth:`all`
+        """
+        return next((one for one in self.all() if one.address == address), None)
+
+    def provider(self, function: PCIFunction) -> PCIProvider | None:
+        """Ask placement for the provider that counts a function; None if it has none.
+
+        Nova reports no functions without ``[pci] report_in_placement``, and none with a physical network.
+
+        :raises NovaUnavailable: placement does not answer, or its answer has not one class
+        """
+        tags = function.tags or {}
+        if not nova.conf.CONF.pci.report_in_placement or tags.get('physical_network'):
+            return None
+        name, client = function.provider_name(self.nodename), self._tracker.reportclient
+        context = nova_context.get_admin_context()
+        try:
+            uuid = function.extra_info.get('rp_uuid') or _uuid_of(client, context, name)
+            if uuid is None:
+                return None
+            # In this order: see PCIProvider.
+            answer = client.get(f'/resource_providers/{uuid}/inventories', global_request_id=context.global_id)
+            if answer.status_code == _NOT_FOUND:
+                return None
+            if not answer:
+                raise exception.NovaUnavailable(_PLACEMENT, f'{answer.status_code}: {answer.text}')
+            found = client.get_allocations_for_resource_provider(context, uuid).allocations
+        except (nova_exception.NovaException, keystone.ClientException) as error:
+            raise exception.NovaUnavailable(_PLACEMENT, f'{type(error).__name__}: {error}') from error
+        inventories = answer.json()['inventories']
+        if len(inventories) != 1:
+            raise exception.NovaUnavailable(_PLACEMENT, f'provider {name} has the classes '
+                                                        f'{", ".join(sorted(inventories)) or "(none)"}')
+        (resource_class, inventory), = inventories.items()
+        return PCIProvider(uuid, name, answer.json()['resource_provider_generation'], resource_class, inventory, {
+            consumer: one['resources'].get(resource_class, 0) for consumer, one in found.items()})
+
+
+_NOT_FOUND: Final = 404
+
+
+def _uuid_of(client: Any, context: Any, name: str) -> str | None:
+    try:
+        uuid: str = client.get_provider_by_name(context, name)['uuid']
+    except nova_exception.ResourceProviderNotFound:
+        return None
+    return uuid
+
+
+def _function(row: Any, spec: Any) -> PCIFunction:
+    # A row that Nova has not saved yet lacks some fields.
+    said = {name: getattr(row, name) if name in row else None for name in (
+        'parent_addr', 'numa_node', 'instance_uuid', 'compute_node_id', 'id')}
+    return PCIFunction(row.address, row.vendor_id, row.product_id, row.dev_type, said['parent_addr'],
+                       said['numa_node'], row.status, said['instance_uuid'], said['compute_node_id'], said['id'],
+                       dict(row.extra_info), None if spec is None else dict(spec.get_tags()))
