@@ -229,8 +229,10 @@ def declared(store: store_api.Store, names: Collection[str] = ()) -> list[HostFa
     for name in names:
         if name not in known.values():
             raise exception.UnknownHost(name, known.values())
-    return host_facts.from_rows({uuid: name for uuid, name in known.items() if not names or name in names},
-                                store.declarations())
+    if not names:
+        return host_facts.from_rows(known, store.declarations())
+    wanted = {uuid: name for uuid, name in known.items() if name in names}
+    return host_facts.from_rows(wanted, [row for uuid in wanted for row in store.declarations_of_host(uuid)])
 
 
 def guest(store: store_api.Store, hosts: Mapping[str, HostFacts], instance_uuid: str) -> Guest:

@@ -11,7 +11,6 @@ from typing import Any
 from typing import Final
 
 from devicetrack import exception
-from devicetrack import vocabulary
 from devicetrack.cmd import base
 from devicetrack.cmd import options
 from devicetrack.cmd import records
@@ -22,8 +21,6 @@ from devicetrack.store.api import StoredEvent
 
 _EVENT_WIDTH: Final = max(map(len, events.EVENTS))
 _MS: Final = 1000
-# How many parents an error names.
-_SHOWN: Final = 5
 
 # Columns for the facts that only some events have, each with the name of the fact in the event.
 _MORE: Final = {'from_host': 'from', 'to_host': 'to', **{name: name for name in (
@@ -146,21 +143,11 @@ class DeviceHistory(_History):
     def check_known(self, store: Store, parsed_args: argparse.Namespace) -> None:
         kind, identifier = parsed_args.device
         wanted = _host_uuid(store, parsed_args)
-        known = {(record.host_uuid, record.kind, name) for record in store.records()
-                 for name in (record.identifier, record.parent)}
-        known |= {(row.host_uuid, row.kind, row.name) for host in store.hosts() for row in store.withheld(host.uuid)}
-        if not any(name == identifier and kind in (None, of_kind) and wanted in (None, host_uuid)
-                   for host_uuid, of_kind, name in known):
-            # Only the host knows which parent a device has, and a cordon of a parent is an event of the parent.
-            parents = sorted({records.name(row.kind, row.name) for host in store.hosts() if wanted in (None, host.uuid)
-                              for row in store.withheld(host.uuid)
-                              if row.scope == vocabulary.PARENT and kind in (None, row.kind)})
-            of_parents = ('' if not parents else 'if it is withheld with its parent, the history of the parent says so '
-                          f'(withheld {"parent" if len(parents) == 1 else "parents"}: {", ".join(parents[:_SHOWN])}'
-                          f'{", …" if parents[_SHOWN:] else ""}); ')
+        if not store.is_named(identifier, kind, wanted):
             raise exception.UnknownToStore('device', str(parsed_args.device), parsed_args.host, (
                 'no instance ever had it and it was never withheld by itself, or that was longer ago than the history '
-                f'goes back; {of_parents}"device list" has the names of the devices of this host'))
+                'goes back; only the host knows which parent it has, and if it is withheld with its parent, the '
+                'history of the parent says so; "device list" has the names of the devices of this host'))
 
     def what(self, parsed_args: argparse.Namespace) -> str:
         return f'device {parsed_args.device}' + (f' on host {parsed_args.host}' if parsed_args.host else '')

@@ -11,13 +11,12 @@ from typing import Any
 from typing import Final
 
 from devicetrack import exception
-from devicetrack import vocabulary
 from devicetrack.claims import report
 from devicetrack.cmd import base
 from devicetrack.cmd import records
 from devicetrack.pictures import natural
 from devicetrack.store.api import Host
-from devicetrack.store.api import Store
+from devicetrack.store.api import Tally
 
 _COUNTED: Final = (report.FREE, report.HELD, report.RELEASING, report.WITHHELD, report.CREATABLE, report.MISSING)
 
@@ -42,8 +41,10 @@ class List(base.Lister):
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
         store = self.app.checked_store
         here = machine(self.app)
-        for host in sorted(store.hosts(), key=lambda one: natural.key(one.name)):
-            yield of_store(store, host, here)
+        hosts = sorted(store.hosts(), key=lambda one: natural.key(one.name))
+        tallies = store.tallies([host.uuid for host in hosts])
+        for host in hosts:
+            yield of_store(host, tallies[host.uuid], here)
 
 
 class Show(base.ShowOne):
@@ -84,19 +85,16 @@ class Show(base.ShowOne):
                 unknown = [f'{line.kind}: {line.reason}' for line in wrong if line.status == report.UNKNOWN]
                 if wrong or report_only is not None:
                     self.exit_code = base.ATTENTION
-        return {**of_store(store, host, machine(self.app)),
+        return {**of_store(host, store.tallies([host.uuid])[host.uuid], machine(self.app)),
                 'classes': base.Shown(classes, [_in_words(one) for one in classes or ()]), 'unknown': unknown,
                 'report_only': report_only}
 
 
-def of_store(store: Store, host: Host, machine_id: str | None) -> dict[str, Any]:
+def of_store(host: Host, tally: Tally, machine_id: str | None) -> dict[str, Any]:
     """Return the store's fields of a host."""
-    rows = store.records_of_host(host.uuid)
-    releasing = sum(row.state == vocabulary.RELEASING for row in rows)
     return {'host': host.name, 'here': None if machine_id is None else host.machine_id == machine_id,
-            'instances': len({row.instance_uuid for row in rows}), 'held': len(rows) - releasing,
-            'releasing': releasing, 'withheld_entries': len(store.withheld(host.uuid)),
-            'requests': len(store.operator_requests_of_host(host.uuid, waiting=True)),
+            'instances': tally.instances, 'held': tally.held, 'releasing': tally.releasing,
+            'withheld_entries': tally.withheld, 'requests': tally.requests,
             'nested_since': None if host.nested_at is None else base.Moment(host.nested_at), 'epoch': host.epoch,
             'boot_id': host.boot_id, 'host_uuid': host.uuid}
 

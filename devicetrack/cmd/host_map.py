@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 
-from devicetrack import exception
 from devicetrack.claims import report
 from devicetrack.claims import withheld
 from devicetrack.cmd import base
+from devicetrack.cmd import host as host_commands
 from devicetrack.cmd import page_file
 from devicetrack.cmd import records as records_commands
 from devicetrack.cmd import screen
@@ -18,6 +18,7 @@ from devicetrack.pictures import natural
 from devicetrack.pictures import pages
 from devicetrack.pictures import terminal
 from devicetrack.store.api import Host
+from devicetrack.store.api import Store
 
 # Wider lines would be harder to follow than wrapped ones.
 _WIDEST = 160
@@ -34,6 +35,7 @@ class Map(base.Command):
     """
 
     _first_start: str | None = None
+    _store: Store
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument('hosts', metavar='HOST', nargs='*',
@@ -43,11 +45,15 @@ class Map(base.Command):
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         names = parsed_args.hosts
+        if parsed_args.all and names:
+            raise base.UsageError('--all means every host: name no host with it')
+        self._store = self.app.checked_store
+        known = {host.name: host for host in self._store.hosts()} if parsed_args.all or names else {}
         if parsed_args.all:
-            if names:
-                raise base.UsageError('--all means every host: name no host with it')
-            names = sorted((host.name for host in self.app.checked_store.hosts()), key=natural.key)
-        hosts = [self._host(name) for name in dict.fromkeys(names or [None])]
+            names = sorted(known, key=natural.key)
+        here = host_commands.machine(self.app)
+        hosts = [self._stored(known[name]) if name in known and known[name].machine_id != here else self._here(name)
+                 for name in dict.fromkeys(names or [None])]
         if any(host.needs_attention for host in hosts):
             self.exit_code = base.ATTENTION
         if parsed_args.output is not None:
@@ -62,30 +68,23 @@ class Map(base.Command):
             out.flush()
             self.say(self._first_start)
 
-    def _host(self, name: str | None) -> pictures.HostPicture:
-        """Return the picture of this machine as read now, or of another host from the store.
+    def _here(self, name: str | None) -> pictures.HostPicture:
+        """Return the picture of this machine as read now.
 
         :raises UnknownHost: the store has no host of this name
         """
-        try:
-            observer: report.Observer = self.app.observer(name)
-        except (exception.NotThisMachine, exception.UnknownHost):
-            found: Host | None = self.app.checked_store.host(name) if name is not None else None
-            if found is None:
-                raise
-            return self._stored(found)
-        host, store = observer.host, self.app.checked_store
-        records = store.records_of_host(host.uuid)
+        observer: report.Observer = self.app.observer(name)
+        host = observer.host
+        records = self._store.records_of_host(host.uuid)
         audited, lines = observer.audited(), observer.inventory()
         self._first_start = records_commands.first_start(self.app, host.name, lines)
         return pictures.read(host.name, lines, audited.findings, records, self._events(host),
                              audited.report_only)
 
     def _stored(self, host: Host) -> pictures.HostPicture:
-        store = self.app.checked_store
-        records = store.records_of_host(host.uuid)
-        listed = withheld.listed(withheld.load(store, host.uuid), {}, {}, records)
+        records = self._store.records_of_host(host.uuid)
+        listed = withheld.listed(withheld.load(self._store, host.uuid), {}, {}, records)
         return pictures.stored(host.name, records, listed, self._events(host))
 
     def _events(self, host: Host) -> list[Event]:
-        return [stored.event for stored in self.app.checked_store.latest_events(host.uuid, _EVENTS)]
+        return [stored.event for stored in self._store.latest_events(host.uuid, _EVENTS)]

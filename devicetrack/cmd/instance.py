@@ -52,8 +52,7 @@ class List(base.Lister):
         wanted = records.find(store, parsed_args.host, device=parsed_args.device)
         if parsed_args.device is not None:      # show all devices that the matching instances have on the same host
             ends = {(one.host_uuid, one.instance_uuid) for one in wanted}
-            wanted = [one for one in records.find(store, parsed_args.host)
-                      if (one.host_uuid, one.instance_uuid) in ends]
+            wanted = [one for end in ends for one in store.records_of_instance(*end)]
         wanted.sort(key=lambda one: (natural.key(hosts.get(one.host_uuid)), one.instance_uuid, one.position))
         for (host_uuid, uuid), group in itertools.groupby(wanted, key=lambda one: (one.host_uuid, one.instance_uuid)):
             found = list(group)

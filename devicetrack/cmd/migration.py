@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -100,16 +101,19 @@ class Check(base.Lister):
         _add_facts(parser)
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
-        hosts = _hosts(self.app, parsed_args.facts)
-        guest = report.guest(self.app.checked_store, hosts, parsed_args.instance)
-        name = parsed_args.host
+        store, name = self.app.checked_store, parsed_args.host
+        names = records.names_of_hosts(store)
+        ends = {name, *(names.get(record.host_uuid) for record in store.records_everywhere(parsed_args.instance))}
+        hosts = _hosts(self.app, parsed_args.facts, ends.intersection(names.values()))
+        guest = report.guest(store, hosts, parsed_args.instance)
         if name == guest.source.host:
             raise base.UsageError(f'instance {parsed_args.instance} is on host {name} already')
         there = hosts.get(name)
         if there is None:
             raise exception.CompatibilityUnknown(
                 parsed_args.instance,
-                f'no host {name} is known, in the store or in a file of --facts; there are {", ".join(hosts)}')
+                f'no host {name} is known, in the store or in a file of --facts; there are '
+                f'{", ".join(sorted({*names.values(), *hosts}))}')
         if there.is_silent:
             raise exception.CompatibilityUnknown(parsed_args.instance, f'host {name} declares nothing')
         _say_missing(self, [guest.source, there])
@@ -254,9 +258,13 @@ def _add_facts(parser: argparse.ArgumentParser) -> None:
                              'repeated. For a host in the store of this configuration the store counts.')
 
 
-def _hosts(app: Any, paths: Sequence[str]) -> Mapping[str, HostFacts]:
-    """Return all hosts, from the store and from files, by name."""
-    return host_facts.merge(report.declared(app.checked_store), {path: host_facts.read(path) for path in paths})
+def _hosts(app: Any, paths: Sequence[str], names: Collection[str] | None = None) -> Mapping[str, HostFacts]:
+    """Return hosts, from the store and from files, by name.
+
+    :param names: only these of the store's; None means all
+    """
+    stored = report.declared(app.checked_store, names or ()) if names is None or names else []
+    return host_facts.merge(stored, {path: host_facts.read(path) for path in paths})
 
 
 def _say_missing(command: base.Command, hosts: Iterable[HostFacts]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 from typing import Final
 
@@ -70,10 +71,10 @@ def names_of_hosts(store: Store) -> dict[str, str]:
 
 def host_of(store: Store, name: str) -> Host:
     """:raises UnknownHost: the store has no host of this name"""
-    known = {one.name: one for one in store.hosts()}
-    if name not in known:
-        raise exception.UnknownHost(name, known)
-    return known[name]
+    found = store.host(name)
+    if found is None:
+        raise exception.UnknownHost(name, [one.name for one in store.hosts()])
+    return found
 
 
 def find(store: Store, host: str | None = None, instance_uuid: str | None = None,
@@ -82,9 +83,12 @@ def find(store: Store, host: str | None = None, instance_uuid: str | None = None
 
     :raises UnknownHost: the store has no host of this name
     """
-    if host is not None:
-        records = store.records_of_host(host_of(store, host).uuid)
+    of_host = None if host is None else host_of(store, host).uuid
+    if device is not None:
+        records: Sequence[Record] = store.records_named(device.identifier, of_host)
+    elif instance_uuid is not None:
+        records = store.records_everywhere(instance_uuid)
     else:
-        records = store.records() if instance_uuid is None else store.records_everywhere(instance_uuid)
-    return [record for record in records if instance_uuid in (None, record.instance_uuid) and (
-        device is None or (record.identifier == device.identifier and device.kind in (None, record.kind)))]
+        records = store.records() if of_host is None else store.records_of_host(of_host)
+    return [record for record in records if of_host in (None, record.host_uuid) and instance_uuid in (
+        None, record.instance_uuid) and (device is None or device.kind in (None, record.kind))]

@@ -234,7 +234,7 @@ def _answered(store: Store, uuid: str, until: float) -> OperatorRequest:
 
 def find(store: Store, uuid: str) -> OperatorRequest:
     """:raises UnknownToStore: the store does not have it"""
-    request = next((one for one in store.operator_requests() if one.uuid == uuid), None)
+    request = store.operator_request(uuid)
     if request is None:
         raise exception.UnknownToStore('request', uuid, None, 'see devicetrack-manage request list')
     return request

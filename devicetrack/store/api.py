@@ -164,6 +164,16 @@ class StoredDeclaration(NamedTuple):
     document: str
 
 
+class Tally(NamedTuple):
+    """How many rows a host has: the instances and devices of assignments, the withheld, and the waiting requests."""
+
+    instances: int = 0
+    held: int = 0
+    releasing: int = 0
+    withheld: int = 0
+    requests: int = 0
+
+
 class StoredEvent(NamedTuple):
     """An event with its number: events of a store are numbered in the order in which they were written."""
 
@@ -194,6 +204,10 @@ class Store(abc.ABC):
     @abc.abstractmethod
     def hosts(self) -> list[Host]:
         """Every host, by name."""
+
+    @abc.abstractmethod
+    def tallies(self, host_uuids: Sequence[str]) -> dict[str, Tally]:
+        """Count the rows of some hosts, in queries whose number does not depend on theirs. Each host has a tally."""
 
     @abc.abstractmethod
     def add_host(self, host: Host) -> None:
@@ -305,6 +319,21 @@ class Store(abc.ABC):
         """
 
     @abc.abstractmethod
+    def records_named(self, identifier: str, host_uuid: str | None = None) -> list[Record]:
+        """The rows of the devices of this identifier, of any kind, ordered by instance and position. One query.
+
+        :param host_uuid: only on this host; None means any
+        """
+
+    @abc.abstractmethod
+    def is_named(self, name: str, kind: str | None = None, host_uuid: str | None = None) -> bool:
+        """Whether a row, or a withheld device or parent, names this device or parent. At most two queries.
+
+        :param kind: only of this kind; None means any
+        :param host_uuid: only on this host; None means any
+        """
+
+    @abc.abstractmethod
     def contexts(self, host_uuid: str) -> list[StoredContext]:
         """The migration contexts on a host, ordered by instance. One query."""
 
@@ -351,6 +380,10 @@ class Store(abc.ABC):
         :raises StoreUnavailable: nothing was written
         :raises OutcomeUnknown: it may have been written; call again
         """
+
+    @abc.abstractmethod
+    def operator_request(self, uuid: str) -> OperatorRequest | None:
+        """The operator request of this UUID, or None. One query."""
 
     @abc.abstractmethod
     def operator_requests(self, waiting: bool = False) -> list[OperatorRequest]:

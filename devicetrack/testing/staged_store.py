@@ -102,6 +102,10 @@ class StagedStore(api.Store):
         found: list[api.Host] = self._call('hosts')
         return found
 
+    def tallies(self, host_uuids: Sequence[str]) -> dict[str, api.Tally]:
+        found: dict[str, api.Tally] = self._call('tallies', host_uuids)
+        return found
+
     def add_host(self, host: api.Host) -> None:
         self._call('add_host', host)
 
@@ -151,6 +155,14 @@ class StagedStore(api.Store):
         found: list[Record] = self._call('records_of_devices', host_uuid, keys)
         return found
 
+    def records_named(self, identifier: str, host_uuid: str | None = None) -> list[Record]:
+        found: list[Record] = self._call('records_named', identifier, host_uuid)
+        return found
+
+    def is_named(self, name: str, kind: str | None = None, host_uuid: str | None = None) -> bool:
+        named: bool = self._call('is_named', name, kind, host_uuid)
+        return named
+
     def contexts(self, host_uuid: str) -> list[api.StoredContext]:
         found: list[api.StoredContext] = self._call('contexts', host_uuid)
         return found
@@ -169,6 +181,10 @@ class StagedStore(api.Store):
 
     def add_operator_request(self, request: api.OperatorRequest) -> None:
         self._call('add_operator_request', request)
+
+    def operator_request(self, uuid: str) -> api.OperatorRequest | None:
+        found: api.OperatorRequest | None = self._call('operator_request', uuid)
+        return found
 
     def operator_requests(self, waiting: bool = False) -> list[api.OperatorRequest]:
         found: list[api.OperatorRequest] = self._call('operator_requests', waiting)

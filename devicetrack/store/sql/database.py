@@ -51,6 +51,9 @@ _leaving = threading.Lock()
 
 Result = TypeVar('Result')
 
+# PostgreSQL takes no limit of a month, and PyMySQL none of two years.
+_LONGEST_STATEMENT_S: Final = 14 * 24 * 3600
+
 _NO_OPTIONS: Final[Mapping[str, Any]] = {}
 
 
@@ -68,9 +71,9 @@ class Database:
     used there.
     """
 
-    def __init__(self, conf: cfg.ConfigOpts, state_path: str | None = None) -> None:
-        self._place = engines.place(conf, state_path)
-        self.engine, self.backend = engines.create(self._place, conf)
+    def __init__(self, conf: cfg.ConfigOpts, state_path: str | None = None, statement_s: int | None = None) -> None:
+        self._conf, self._place = conf, engines.place(conf, state_path)
+        self.engine, self.backend = engines.create(self._place, conf, statement_s)
         self._owner = _Owner()
         self._committer = committer.Committer(self.attempt, self.backend.fault)
         # The third is oslo.db's, too, but no DBError.
@@ -103,6 +106,18 @@ class Database:
                 self.name, f'{error.strerror}: run this as the user of the service; see to '
                            f'{os.path.dirname(self.path)}') from error
         return True
+
+    @contextlib.contextmanager
+    def unhurried(self) -> Iterator[Database]:
+        """The same database, for changes of its schema: a server may take as long for a statement as it needs."""
+        if self.path is not None:
+            yield self
+            return
+        made = Database(self._conf, statement_s=_LONGEST_STATEMENT_S)
+        try:
+            yield made
+        finally:
+            made.engine.dispose()
 
     # -- transactions --------------------------------------------------------------------------------------------------
 

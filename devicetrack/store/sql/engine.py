@@ -125,9 +125,7 @@ def _postgresql_url(url: sa.URL, conf: cfg.ConfigOpts) -> sa.URL:
 
 
 def _mariadb_url(url: sa.URL, conf: cfg.ConfigOpts) -> sa.URL:
-    patience = str(_patience(conf).silence_s)
-    defaults = {'charset': 'utf8mb4', 'connect_timeout': str(conf[store_conf.GROUP].connect_timeout_s),
-                'read_timeout': patience, 'write_timeout': patience}
+    defaults = {'charset': 'utf8mb4', 'connect_timeout': str(conf[store_conf.GROUP].connect_timeout_s)}
     # SQLAlchemy and oslo.db ask the server whether it is MariaDB or MySQL; their dialect for both is called mysql.
     return _of_server(url.set(drivername='mysql+pymysql', query={**defaults, **url.query}))
 
@@ -183,11 +181,6 @@ def _ping_idle(made: sa.Engine) -> None:
                 raise sa_exc.InvalidatePoolError('the server has closed the connection') from error
 
 
-def _patience(conf: cfg.ConfigOpts) -> backends.Timeouts:
-    options = conf[store_conf.GROUP]
-    return backends.Timeouts(options.busy_timeout_s, options.busy_timeout_s + options.statement_timeout_s)
-
-
 def _server_name(kind: str, url: sa.URL) -> str:
     where = url.host or url.query.get('host') or url.query.get('unix_socket') or 'the local socket'
     if not isinstance(where, str):
@@ -196,9 +189,12 @@ def _server_name(kind: str, url: sa.URL) -> str:
     return f'{kind} database {url.database or "(none)"} at {where}{port}'
 
 
-def create(at: Location, conf: cfg.ConfigOpts) -> tuple[sa.Engine, backends.Backend]:
+def create(at: Location, conf: cfg.ConfigOpts,
+           statement_s: int | None = None) -> tuple[sa.Engine, backends.Backend]:
     """Make the engine and its backend. Nothing is connected yet.
 
+    :param statement_s: how long a server may take for a statement, beside its waits for locks; by default as an option
+        says
     :raises InvalidConfiguration: the driver of the database is not installed
     """
     options = conf[store_conf.GROUP]
@@ -218,12 +214,14 @@ def create(at: Location, conf: cfg.ConfigOpts) -> tuple[sa.Engine, backends.Back
             OPTION, at.name, f'its driver is not installed: pip install devicetrack[{extra}]') from error
     # Errors go to logs, which need not show values of rows.
     made.hide_parameters = True
-    backend = _BACKENDS[made.dialect.name](made, _patience(conf))
+    patience = backends.Timeouts(options.busy_timeout_s, options.busy_timeout_s + (
+        options.statement_timeout_s if statement_s is None else statement_s))
+    backend = _BACKENDS[made.dialect.name](made, patience)
     arguments = backend.connect_arguments()
 
     @sa.event.listens_for(made, 'do_connect')
     def with_arguments(_dialect: Any, _record: Any, _args: Any, named: dict[str, Any]) -> None:
-        named.update(arguments)
+        named.update({**arguments, **named})    # the URL counts more
 
     @sa.event.listens_for(made, 'connect')
     def prepare(connection: Any, record: Any) -> None:

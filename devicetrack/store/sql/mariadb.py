@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 from typing import Final
 
@@ -43,6 +44,9 @@ _UNDONE_IN_COMMIT: Final = (FaultCause.CONFLICT, FaultCause.LOCKED, FaultCause.R
 
 
 class MariaDB(backend.Backend):
+
+    def connect_arguments(self) -> Mapping[str, Any]:
+        return {'read_timeout': self.patience.silence_s, 'write_timeout': self.patience.silence_s}
 
     def prepare(self, connection: Any) -> None:
         with connection.cursor() as cursor:

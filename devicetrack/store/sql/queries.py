@@ -13,6 +13,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
+from devicetrack import vocabulary
 from devicetrack.objects.event import Event
 from devicetrack.objects.values import Record
 from devicetrack.store.sql import models
@@ -38,6 +39,12 @@ def _select(table: sa.Table, given: Sequence[str], order: Sequence[str] = ()) ->
 
 def _key(table: sa.Table) -> list[str]:
     return [column.name for column in table.primary_key]
+
+
+def _by_host(table: sa.Table, *counts: sa.ColumnElement[Any]) -> sa.Select[Any]:
+    """Select aggregates of the rows of each of some hosts that has any."""
+    host = table.c.host_uuid
+    return sa.select(host, *counts).where(host.in_(sa.bindparam('host_uuids', expanding=True))).group_by(host)
 
 
 # -- hosts -------------------------------------------------------------------------------------------------------------
@@ -72,7 +79,22 @@ RECORDS_OF_NO_HOST: Final = sa.select(models.assignments).where(sa.or_(
     sa.func.typeof(models.assignments.c.host_uuid) != 'text', sa.func.length(models.assignments.c.host_uuid) != 36))
 RECORDS_OF_INSTANCE: Final = _select(models.assignments, ['host_uuid', 'instance_uuid'])
 RECORDS_EVERYWHERE: Final = _select(models.assignments, ['instance_uuid'])
+RECORDS_NAMED: Final = _select(models.assignments, ['identifier'])
 
+# By host: the instances, the devices, and those of them that are given back.
+TALLIES: Final = _by_host(models.assignments,
+                          sa.func.count(models.assignments.c.instance_uuid.distinct()), sa.func.count(),
+                          sa.func.count(sa.case((models.assignments.c.state == vocabulary.RELEASING, 1))))
+TALLIES_WITHHELD: Final = _by_host(models.withheld, sa.func.count())
+TALLIES_WAITING: Final = _by_host(models.operator_requests, sa.func.count()).where(
+    models.operator_requests.c.answered_at.is_(None))
+
+# Each finds one row at most.
+NAMES_RECORD: Final = sa.select(sa.literal(1)).select_from(models.assignments).where(sa.or_(
+    models.assignments.c.identifier == sa.bindparam('name'),
+    models.assignments.c.parent == sa.bindparam('name'))).limit(1)
+NAMES_WITHHELD: Final = sa.select(sa.literal(1)).select_from(models.withheld).where(*_where(
+    models.withheld, ['name'])).limit(1)
 
 RECORDS_OF_KEYS: Final = sa.select(models.assignments).where(
     sa.tuple_(*[models.assignments.c[name] for name in models.KEY]).in_(sa.bindparam('keys', expanding=True)))

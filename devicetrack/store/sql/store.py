@@ -83,6 +83,17 @@ class SQLStore(database.Database, api.Store):
     def hosts(self) -> list[api.Host]:
         return convert.tuples(api.Host, self.rows(queries.HOSTS))
 
+    def tallies(self, host_uuids: Sequence[str]) -> dict[str, api.Tally]:
+        given = {'host_uuids': list(host_uuids)}
+        found = {uuid: api.Tally() for uuid in host_uuids}
+        for uuid, instances, devices, releasing in self.rows(queries.TALLIES, given):
+            found[uuid] = api.Tally(instances, devices - releasing, releasing)
+        for uuid, count in self.rows(queries.TALLIES_WITHHELD, given):
+            found[uuid] = found[uuid]._replace(withheld=count)
+        for uuid, count in self.rows(queries.TALLIES_WAITING, given):
+            found[uuid] = found[uuid]._replace(requests=count)
+        return found
+
     def add_host(self, host: api.Host) -> None:
         if not host.name or (vocabulary.is_text(host.name) and not host.name.isprintable()):
             raise exception.InvalidConfiguration(
@@ -233,6 +244,15 @@ class SQLStore(database.Database, api.Store):
             rows.sort(key=field)
         return Compact(Record, rows)
 
+    def records_named(self, identifier: str, host_uuid: str | None = None) -> list[Record]:
+        return list(self._records(queries.RECORDS_NAMED.filter_by(**_given(host_uuid=host_uuid)),
+                                  {'identifier': identifier}))
+
+    def is_named(self, name: str, kind: str | None = None, host_uuid: str | None = None) -> bool:
+        wanted = _given(kind=kind, host_uuid=host_uuid)
+        return any(self.rows(statement.filter_by(**wanted), {'name': name})
+                   for statement in (queries.NAMES_RECORD, queries.NAMES_WITHHELD))
+
     def contexts(self, host_uuid: str) -> list[api.StoredContext]:
         return convert.tuples(api.StoredContext, self.rows(queries.CONTEXTS, {'host_uuid': host_uuid}))
 
@@ -296,11 +316,14 @@ class SQLStore(database.Database, api.Store):
         try:
             self.transact(lambda connection: _add_operator_request(connection, request))
         except db_exc.DBDuplicateEntry as error:
-            known = convert.tuples(api.OperatorRequest, self.rows(
-                queries.OPERATOR_REQUEST, {'uuid': request.uuid}))
-            if known and known[0][:_ASKED] != request[:_ASKED]:           # else it is ours, and its answer was lost
+            known = self.operator_request(request.uuid)
+            if known is not None and known[:_ASKED] != request[:_ASKED]:    # else it is ours, and its answer was lost
                 raise ValueError(
                     f'operator request {request.uuid} is there already and asks for something else') from error
+
+    def operator_request(self, uuid: str) -> api.OperatorRequest | None:
+        found = convert.tuples(api.OperatorRequest, self.rows(queries.OPERATOR_REQUEST, {'uuid': uuid}))
+        return found[0] if found else None
 
     def operator_requests(self, waiting: bool = False) -> list[api.OperatorRequest]:
         return convert.tuples(api.OperatorRequest, self.rows(
@@ -429,6 +452,10 @@ def _plain(result: sa.CursorResult[Any]) -> Sequence[tuple[Any, ...]]:
     """
     assert result.cursor is not None
     return result.cursor.fetchall()
+
+
+def _given(**values: str | None) -> dict[str, str]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _is_since(before_ms: int, at_ms: Any) -> bool:

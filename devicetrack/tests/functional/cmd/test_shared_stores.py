@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+import uuid
+
+import sqlalchemy as sa
+
+from devicetrack.store import api
 from devicetrack.testing import databases
 from devicetrack.testing import fixtures
 from devicetrack.tests import base
+from devicetrack.tests.functional.store import records
 from devicetrack.tests.unit.cmd import program
 
 
@@ -52,3 +59,70 @@ class SharedStoreTestCase(base.TestCase):
         self.assertIn('127.0.0.1:9', answer.err)
         for word in ('somebody', 'secret'):
             self.assertNotIn(word, answer.err)
+
+
+class StatementsTestCase(base.TestCase):
+    """A command on a store that many hosts share asks it about what it shows."""
+
+    scenarios = SharedStoreTestCase.scenarios
+
+    def setUp(self) -> None:
+        super().setUp()
+        fixture = self.useFixture(self.database())
+        self.store = fixture.open()
+        self.program = self.useFixture(program.Program(self.useFixture(fixtures.Configuration(machine='compute-0'))))
+        self.config_file = program.write_configuration(
+            self.state_path, fixture.conf, '[devicetrack_database]',
+            f'connection = {fixture.conf.devicetrack_database.connection}')
+        self.read: list[tuple[str, int]] = []
+        sa.event.listen(sa.Engine, 'after_cursor_execute', self.note)
+        self.addCleanup(sa.event.remove, sa.Engine, 'after_cursor_execute', self.note)
+        self.instances = [self.add(number) for number in range(3)]
+
+    def note(self, connection: Any, cursor: Any, statement: str, *_args: Any) -> None:
+        self.read.append((statement, cursor.rowcount))
+
+    def add(self, number: int) -> str:
+        """Add a host with a row, a withheld device, a declaration, an event and an operator request."""
+        host = api.Host(f'{number:036}', f'compute-{number}', f'digest {number}')
+        self.store.add_host(host)
+        row = records.record('d0', host_uuid=host.uuid)
+        self.store.write(records.insert(row))
+        self.store.set_withheld([api.WithheldRow(host.uuid, 'vpmem', 'device', 'd1', '{}', 1, 1)])
+        self.store.set_declarations(host.uuid, [api.StoredDeclaration(host.uuid, 'mdev', 'gpu', 'nvidia-35', '{}')])
+        self.store.add_operator_request(api.OperatorRequest(str(uuid.UUID(int=number)), host.uuid, 'verb', '{}', 1))
+        return row.instance_uuid
+
+    def cost(self, *arguments: str) -> tuple[int, int]:
+        """How many statements a command takes, and how many rows they find beside those of hosts."""
+        self.read.clear()
+        self.program.run(*arguments, config_file=self.config_file)
+        return len(self.read), sum(rows for statement, rows in self.read if 'FROM hosts' not in statement)
+
+    def test_other_hosts_cost_no_statement_and_no_row(self) -> None:
+        asked = (
+            ('device', 'show', 'nobody'), ('device', 'show', 'd0', '--host', 'compute-1'),
+            ('device', 'history', 'nobody'), ('device', 'history', 'd1', '--host', 'compute-1'),
+            ('instance', 'list', '--device', 'nobody'), ('instance', 'list', '--host', 'compute-1'),
+            ('instance', 'show', self.instances[1]), ('request', 'show', str(uuid.UUID(int=1))),
+            ('request', 'list', '--host', 'compute-1'), ('migration', 'facts', '--host', 'compute-1'),
+            ('migration', 'check', '--instance', self.instances[1], '--host', 'compute-2'),
+            ('host', 'map', 'compute-1'))
+        few = [self.cost(*arguments) for arguments in asked]
+        for number in range(3, 12):
+            self.add(number)
+        self.assertEqual(dict(zip(asked, few, strict=True)), {one: self.cost(*one) for one in asked})
+
+    def test_a_list_of_hosts_takes_as_many_statements_for_more_of_them(self) -> None:
+        few, _rows = self.cost('host', 'list')
+        for number in range(3, 12):
+            self.add(number)
+        self.assertEqual(few, self.cost('host', 'list')[0])
+        self.assertEqual([(1, 1, 0, 1, 1)] * 12, [
+            (one['instances'], one['held'], one['releasing'], one['withheld_entries'], one['requests'])
+            for one in self.program.ask('host', 'list', config_file=self.config_file)])
+
+    def test_a_picture_of_all_hosts_takes_three_statements_for_each(self) -> None:
+        few, _rows = self.cost('host', 'map', '--all')
+        self.add(3)
+        self.assertEqual(few + 3, self.cost('host', 'map', '--all')[0])

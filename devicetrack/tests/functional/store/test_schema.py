@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+import contextlib
 import json
+import threading
+import time
 from typing import Any
 
 from alembic import autogenerate
@@ -102,11 +106,12 @@ class TestSyncInOneTransaction(StoreTestCase):
         fixture = self.useFixture(self.database(synced=False))
         other, seen = fixture.open(), []
 
-        @sa.event.listens_for(fixture.store.engine, 'before_cursor_execute')
+        @sa.event.listens_for(sa.Engine, 'before_cursor_execute')
         def look(connection: Any, cursor: Any, statement: str, *_args: Any) -> None:
             if statement.lstrip().startswith('UPDATE alembic_version'):
                 seen.append(schema.revision(other))
 
+        self.addCleanup(sa.event.remove, sa.Engine, 'before_cursor_execute', look)
         schema.sync(fixture.store)
         self.assertEqual([None] * (len(list(script.ScriptDirectory(schema.MIGRATIONS).walk_revisions())) - 1), seen)
         self.assertEqual(models.REVISION, schema.revision(other))
@@ -134,11 +139,12 @@ class TestSyncThatFails(StoreTestCase):
     def test_a_lock_that_cannot_be_given_back_spoils_no_sync(self) -> None:
         fixture = self.useFixture(self.database(synced=False))
 
-        @sa.event.listens_for(fixture.store.engine, 'before_cursor_execute')
+        @sa.event.listens_for(sa.Engine, 'before_cursor_execute')
         def lose(connection: Any, cursor: Any, statement: str, *_args: Any) -> None:
             if 'release_lock' in statement:
                 connection.connection.dbapi_connection._force_close()
 
+        self.addCleanup(sa.event.remove, sa.Engine, 'before_cursor_execute', lose)
         self.assertEqual(models.REVISION, schema.sync(fixture.store))
         fixture.open().check()
 
@@ -330,3 +336,85 @@ class TestMigrateDetails(StoreTestCase):
         self.patch(schema, '_page', plain)
         self.assertEqual(['1.0'], self.versions())
         self.assertEqual(schema.Migrated(1, 0, ()), schema.migrate_details(self.store))
+
+
+class TestIndexes(StoreTestCase):
+    """On servers, whose tables many hosts fill."""
+
+    scenarios = [one for one in databases.SCENARIOS if one[1]['database'] is not databases.SQLiteStore]
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.made = self.names()
+
+    def names(self) -> set[str | None]:
+        with self.store.reading() as connection:
+            return {index['name'] for table in models.metadata.tables
+                    for index in sa.inspect(connection).get_indexes(table)}
+
+    def drop(self, name: str, table: str) -> None:
+        index = sa.Index(name, sa.column('x'), _table=sa.Table(table, sa.MetaData()))
+        self.store.transact(lambda connection: connection.execute(sa.schema.DropIndex(index)))
+
+    def test_a_device_and_a_parent_have_one(self) -> None:
+        self.assertLessEqual({'ix_events_identifier', 'ix_events_parent'}, self.made)
+
+    def test_a_missing_one_is_made(self) -> None:
+        self.drop('ix_events_parent', 'events')
+        self.assertEqual(self.made - {'ix_events_parent'}, self.names())
+        for _ in range(2):
+            schema.sync(self.store)
+            self.assertEqual(self.made, self.names())
+
+
+class TestIndexesOfPostgreSQL(base.TestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.fixture = self.useFixture(databases.PostgreSQLStore())
+        self.store = self.fixture.store
+        self.write('DROP INDEX ix_events_parent')
+
+    def write(self, statement: str) -> None:
+        self.store.transact(lambda connection: connection.execute(sa.text(statement)))
+
+    def valid(self) -> bool | None:
+        """Whether PostgreSQL uses the index; None if there is none."""
+        with self.store.reading() as connection:
+            found: bool | None = connection.execute(sa.text(
+                "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass('ix_events_parent')")).scalar()
+            return found
+
+    @contextlib.contextmanager
+    def writer(self) -> Iterator[None]:
+        """A transaction that has written an event and stays open: an index is not ready before it ends."""
+        with self.fixture.open().engine.connect() as connection:
+            connection.execute(sa.insert(models.events), {
+                'host_uuid': records.HOST_UUID, 'kind': 'vpmem', 'identifier': 'ns1', 'event': 'claimed', 'at_ms': 1})
+            yield
+            connection.commit()
+
+    def test_nobody_who_writes_waits_for_one_that_is_made(self) -> None:
+        with self.writer():
+            thread = threading.Thread(target=schema.sync, args=[self.fixture.open()])
+            thread.start()
+            waits = sa.text("SELECT 1 FROM pg_stat_activity WHERE query LIKE 'CREATE INDEX%' AND wait_event_type = "
+                            "'Lock' AND datname = current_database()")
+            end = time.monotonic() + base.HANGS_S
+            while not self.store.rows(waits):
+                self.assertLess(time.monotonic(), end)
+                time.sleep(0.01)
+            self.store.write(insert(record('ns0')))
+            self.assertIsNot(True, self.valid())
+        thread.join()
+        self.assertIs(True, self.valid())
+
+    def test_one_that_was_never_finished_is_made_anew(self) -> None:
+        with self.writer(), self.fixture.open().engine.connect() as connection:
+            connection = connection.execution_options(isolation_level='AUTOCOMMIT')
+            connection.execute(sa.text("SET statement_timeout = '100ms'"))
+            self.assertRaises(sa.exc.OperationalError, connection.execute,
+                              sa.text('CREATE INDEX CONCURRENTLY ix_events_parent ON events (parent)'))
+        self.assertIs(False, self.valid())
+        schema.sync(self.store)
+        self.assertIs(True, self.valid())

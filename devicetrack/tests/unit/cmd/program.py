@@ -69,9 +69,9 @@ class Program(fixtures.Fixture):
                 code = int(end.code or 0)
         return Answer(code, out.getvalue(), err.getvalue())
 
-    def ask(self, *arguments: str) -> Any:
+    def ask(self, *arguments: str, config_file: str | None = None) -> Any:
         """The answer as data, of a command that must find nothing to attend to."""
-        answer = self.run(*arguments, '-f', 'json')
+        answer = self.run(*arguments, '-f', 'json', config_file=config_file)
         if answer.code:
             raise AssertionError(f'exit code {answer.code}: {answer.err}')
         return answer.data

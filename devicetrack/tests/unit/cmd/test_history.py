@@ -248,14 +248,15 @@ class NothingTestCase(HistoryCommandTestCase):
             self.assertIn('the store knows no device nobody', answer.err)
             self.assertIn('device list', answer.err)
 
-    def test_the_error_names_the_parents_that_a_device_may_be_withheld_with(self) -> None:
+    def test_a_device_that_is_withheld_with_its_parent_is_unknown_and_the_parent_is_not(self) -> None:
         self.host.store.set_withheld([WithheldRow(
             self.host.manager.host_uuid, 'mdev', 'parent', 'pci_0000_84_00_0', '{}', 1, 0)])
         answer = self.program.run('device', 'history', f'mdev/{MDEV}')
         self.assertEqual((cmd_base.ERROR, ''), (answer.code, answer.out))
         self.assertIn('it was never withheld by itself', answer.err)
-        self.assertIn('withheld parent: mdev/pci_0000_84_00_0', answer.err)
-        self.assertNotIn('pci_0000_84_00_0', self.program.run('device', 'history', 'vpmem/nobody').err)
+        self.assertIn('the history of the parent says so', answer.err)
+        for name, code in (('mdev/pci_0000_84_00_0', 0), ('pci_0000_84_00_0', 0), ('vf/pci_0000_84_00_0', 1)):
+            self.assertEqual(code, self.program.run('device', 'history', name).code, name)
 
     def test_a_device_of_another_kind_or_host_is_unknown(self) -> None:
         self.add(self.event('claimed'))
