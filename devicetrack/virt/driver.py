@@ -92,6 +92,15 @@ class VirtDriver(abc.ABC):
         """
         return None
 
+    def check_rights(self) -> None:
+        """Check that this process has the rights for all work of the driver, also for what the options do not name now.
+
+        It may start a process that the driver needs. The default checks nothing.
+
+        :raises CommandFailed: it has not; the error says what to do
+        """
+        return None
+
     def resource_classes(self) -> frozenset[str]:
         """Return all resource classes that the driver's options name, including those without a device now.
 

@@ -176,7 +176,9 @@ class UserTestCase(base.TestCase):
 
     def test_sudo_without_our_line_refuses(self) -> None:
         self.write('etc/nova/nova.conf', f'{self.nova_conf}[workarounds]\ndisable_rootwrap = True\n', 0o640)
-        self.assertIn('oslo.privsep: FailedToDropPrivileges', str(self.run_service()))
+        said = str(self.run_service())
+        self.assertIn('the privileged daemon cannot be started: sudo -n privsep-helper --config-file ', said)
+        self.assertIn('a password is required', said)
 
     def test_nova_starts_the_daemon_by_sudo(self) -> None:
         self.write('etc/nova/nova.conf', f'{self.nova_conf}[workarounds]\ndisable_rootwrap = True\n', 0o640)

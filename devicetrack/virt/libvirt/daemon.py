@@ -9,13 +9,24 @@ from collections.abc import Callable
 import ctypes
 import errno
 import os
+import re
+import subprocess
+import tempfile
 from typing import Any
 from typing import Final
 
+from oslo_config import cfg
 from oslo_privsep import capabilities
+from oslo_privsep import daemon
 from oslo_privsep import priv_context
 
+from devicetrack import log
 from devicetrack.virt.libvirt import root
+
+LOG = log.logger(__name__)
+
+# More bytes than the traceback of one import takes.
+_MOST_OF_LOG: Final = 20_000
 
 # A device node belongs to the hypervisor's user while a guest has it, and to root otherwise. So the daemon needs
 # CAP_DAC_OVERRIDE (capabilities(7)) to open any of them, and CAP_SYS_PTRACE to see which process has one open. ndctl
@@ -43,13 +54,37 @@ class _Context(priv_context.PrivContext):
     def start(self, method: priv_context.Method = priv_context.Method.ROOTWRAP) -> None:
         """Start the daemon.
 
-        :raises OSError: EIO: its helper command cannot be run. The command's own error, such as ENOENT, would look like
-            the daemon's answer about a device
+        :raises OSError: EIO: its helper command cannot be run, or fails. The command's own error, such as ENOENT, would
+            look like the daemon's answer about a device
         """
         try:
             super().start(method)
-        except OSError as error:
-            raise OSError(errno.EIO, f'the privileged daemon cannot be started: {error}') from error
+        except (OSError, daemon.FailedToDropPrivileges) as error:
+            why = self._complaint() if isinstance(error, daemon.FailedToDropPrivileges) else str(error)
+            LOG.error('The privileged daemon cannot be started: %s', why)
+            raise OSError(errno.EIO, f'the privileged daemon cannot be started: {why}') from error
+
+    def helper_command(self, sockpath: str) -> list[str]:
+        """Return the command that starts the daemon. sudo asks nobody for a password: there may be a terminal."""
+        first, *more = super().helper_command(sockpath)
+        return [first, *(['-n'] if os.path.basename(first) == 'sudo' else []), *more]
+
+    def _complaint(self) -> str:
+        """Return what the helper says when it fails. oslo.privsep tells only its exit status.
+
+        This runs it once more. It has ended each time, and here it ends before it does anything, since nobody listens
+        at the socket.
+        """
+        with tempfile.TemporaryDirectory() as directory:
+            command = self.helper_command(os.path.join(directory, 'privsep.sock'))
+            length, _earlier = _logged()
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                  check=False, text=True, errors='replace', start_new_session=True)
+        said = f'{done.stdout}{_logged(length)[1]}'.strip() or f'it ended with status {done.returncode}'
+        lacks = re.search(r"No module named '(devicetrack\b[^']*)'", said)
+        return f'{" ".join(command)}: {said.splitlines()[-1]}' if lacks is None else (
+            f'the Python that runs its helper has no {lacks[1]}: install devicetrack there, or have the helper run in '
+            f'the environment of devicetrack; the command is {" ".join(command)}')
 
     def set_client_mode(self, enabled: bool) -> None:
         """Give up rights for good. oslo.privsep passes False only in the daemon, before the daemon reads a request.
@@ -75,6 +110,21 @@ class _Context(priv_context.PrivContext):
         if self._refusal:
             raise PermissionError(errno.EPERM, self._refusal)
         return func in root.ENTRY_POINTS
+
+
+def _logged(since: int = 0) -> tuple[int, str]:
+    """Read what a helper added to its log, if the options of the configuration files give it one.
+
+    :param since: the length of the log before
+    :returns: the length of the log now, and the new text
+    """
+    name, directory = (getattr(cfg.CONF, option, None) for option in ('log_file', 'log_dir'))
+    try:
+        with open(os.path.join(directory or '', name or 'privsep-helper.log'), 'rb') as file:
+            file.seek(since)
+            return os.fstat(file.fileno()).st_size, file.read(_MOST_OF_LOG).decode(errors='replace')
+    except OSError:
+        return 0, ''
 
 
 def _give_up_for_good() -> None:

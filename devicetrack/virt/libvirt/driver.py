@@ -57,6 +57,7 @@ from devicetrack.virt.libvirt import guests
 from devicetrack.virt.libvirt import jobs
 from devicetrack.virt.libvirt import numa_sysfs
 from devicetrack.virt.libvirt import overlaps
+from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt import proofs
 from devicetrack.virt.libvirt import proving
 from devicetrack.virt.libvirt.domain_usage import DomainUsage
@@ -151,6 +152,12 @@ class LibvirtDriver(guests.Guests):
             if kind.configured:
                 with contextlib.suppress(exception.DriverError):        # the inventory says that it is unknown
                     installed.check_host(kind)
+
+    def check_rights(self) -> None:
+        try:
+            privileged.check_rights()
+        except OSError as error:
+            raise exception.CommandFailed('privileged daemon', error.strerror or str(error)) from error
 
     def resource_classes(self) -> frozenset[str]:
         return frozenset().union(*(kind.resource_classes for kind in self._kinds.values()))

@@ -22,6 +22,7 @@ import contextlib
 import errno
 import functools
 import glob
+from importlib import metadata
 import os
 import pathlib
 import re
@@ -116,6 +117,26 @@ def _ask_daemon(of: Callable[..., Any], *arguments: object) -> Any:
         raise
     except Exception as error:
         raise OSError(errno.EINVAL, f'oslo.privsep: {type(error).__name__} in the daemon') from error
+
+
+@function
+def release() -> str:
+    """Return the release of devicetrack that does the work.
+
+    :raises OSError: there is no privileged daemon
+    """
+    return metadata.version('devicetrack')
+
+
+def check_rights() -> None:
+    """Have the daemon work once, if this process needs it.
+
+    :raises OSError: there is no daemon, or its Python has another release of devicetrack
+    """
+    theirs, ours = release(), metadata.version('devicetrack')
+    if theirs != ours:
+        raise OSError(errno.EPROTO, f'the privileged daemon is of devicetrack {theirs}, and this is {ours}: its helper '
+                                    'runs in another environment')
 
 
 def run_ndctl(command: str, timeout_s: int = NDCTL_TIMEOUT_S) -> tuple[int, str]:

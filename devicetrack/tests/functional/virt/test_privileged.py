@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import pathlib
 import pkgutil
 import shutil
 import socket
@@ -15,6 +16,8 @@ import textwrap
 from typing import Any
 import uuid
 
+import oslo_privsep
+
 from devicetrack.tests import base
 from devicetrack.virt import libvirt
 from devicetrack.virt.libvirt import privileged
@@ -23,7 +26,7 @@ from devicetrack.virt.libvirt import root
 # Whoever adds one also adds what a hostile caller may ask it for, below.
 OFFERED = {
     'privileged': ('is_dax_locked', 'is_vfio_group_open', 'open_dax', 'open_daxes', 'remove_lost_definitions',
-                   'remove_mdev', 'remove_mdev_definition', 'run_configured_ndctl'),
+                   'release', 'remove_mdev', 'remove_mdev_definition', 'run_configured_ndctl'),
     'pci_privileged': ('check_host_use', 'probe', 'read_serial', 'reset', 'set_driver_override', 'set_vfs',
                        'set_vgpu_type', 'unbind'),
     'disk_nodes': ('open_disk',),
@@ -215,6 +218,22 @@ cfg.CONF.set_override('helper_command', '/none/sudo privsep-helper', 'devicetrac
 """)
 
 
+FAILING_HELPER = SERVICE.replace('daemon.context.start(priv_context.Method.FORK)', """
+cfg.CONF.set_override('helper_command', sys.argv[2], 'devicetrack_privileged')
+""") + textwrap.dedent("""
+    print(os.linesep + json.dumps(told(privileged.check_rights)))
+""")
+
+OTHER_RELEASE = SERVICE.replace('daemon.context.start', """
+from importlib import metadata
+ours = metadata.version
+metadata.version = lambda name: '0.0.1'
+daemon.context.start""") + textwrap.dedent("""
+    metadata.version = ours
+    print(json.dumps(told(privileged.check_rights)))
+""")
+
+
 KEPT = SERVICE.replace('daemon.context.start', """
 if sys.argv[2:]:
     cfg.CONF.set_override('capabilities', [1, 8, 12, 13, 19, 21], 'devicetrack_privileged')
@@ -338,7 +357,7 @@ class PrivilegedTestCase(base.TestCase):
             [sys.executable, '-W', 'ignore', '-c', program, self.directory, *arguments], capture_output=True, text=True,
             timeout=base.HANGS_S, env={**os.environ, 'TMPDIR': '/tmp', 'PMEM_NO_FLUSH': '1'}, check=False)
         self.assertEqual(0, done.returncode, done.stderr)
-        return json.loads(done.stdout)
+        return json.loads(done.stdout.splitlines()[-1])     # a helper writes there too
 
     def test_a_service_that_is_not_root_lists_and_opens_through_the_daemon(self) -> None:
         lost, written, whole = (str(uuid.uuid4()) for _definition in range(3))
@@ -452,6 +471,35 @@ class PrivilegedTestCase(base.TestCase):
         said = self.run_service(WITHOUT_HELPER)
         self.assertEqual("OSError: the privileged daemon cannot be started: [Errno 2] No such file or directory: "
                          "'/none/sudo'", said)
+
+    def test_a_helper_without_devicetrack_is_named(self) -> None:
+        # It starts without the files that put a checkout into the environment.
+        installed = pathlib.Path(oslo_privsep.__file__).parents[1]
+        self.write('privsep-helper', 'from oslo_privsep import daemon\ndaemon.helper_main()\n', 0o644)
+        helper = f'env PYTHONPATH={installed} {sys.executable} -S -P {self.path("privsep-helper")}'
+        said = self.run_service(FAILING_HELPER, helper)
+        self.assertIn('the Python that runs its helper has no devicetrack: install devicetrack there, or ', said)
+        self.assertIn(helper, said)
+        # Most of Nova's configurations name a directory for logs, and a helper then writes nothing else.
+        os.mkdir(self.path('log'))
+        os.chmod(self.path('log'), 0o777)
+        self.write('nova.conf', f'[DEFAULT]\nlog_dir = {self.path("log")}\n', 0o644)
+        self.assertIn('the Python that runs its helper has no devicetrack: ', self.run_service(
+            FAILING_HELPER.replace('options.register', f'cfg.CONF.register_opt(cfg.StrOpt("log_dir", default='
+                                   f'{self.path("log")!r})); options.register'),
+            f'{helper} --config-file {self.path("nova.conf")}'))
+        self.assertEqual(['privsep-helper.log'], os.listdir(self.path('log')))
+
+    def test_a_helper_that_fails_says_why(self) -> None:
+        self.write('helper', '#!/bin/sh\necho first >&2; echo "this user may not" >&2; exit 1\n', 0o755)
+        said = self.run_service(FAILING_HELPER, self.path('helper'))
+        self.assertIn('OSError: the privileged daemon cannot be started: ', said)
+        self.assertIn('privsep.sock: this user may not', said)
+        self.write('sudo', '#!/bin/sh\necho "asked: $1 $2" >&2; exit 1\n', 0o755)
+        self.assertIn(': asked: -n helper', self.run_service(FAILING_HELPER, f'{self.path("sudo")} helper'))
+
+    def test_a_daemon_of_another_release_is_named(self) -> None:
+        self.assertIn('the privileged daemon is of devicetrack 0.0.1, and this is ', self.run_service(OTHER_RELEASE))
 
     def test_a_daemon_that_cannot_give_up_its_rights_does_nothing(self) -> None:
         said = self.run_service(WITHOUT_SETPCAP)
