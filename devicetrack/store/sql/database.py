@@ -183,8 +183,10 @@ class Database:
                 fault = self.backend.fault(error)
                 if committing and not self.backend.undone_in_commit(backends.origin_of(error)):
                     raise TransactionFailed(fault._replace(cause=FaultCause.IN_DOUBT)) from error
-                if fault.cause is FaultCause.GONE and self.path is not None:
-                    self.engine.dispose()           # others may have a file open that is not at its path any more
+                if fault.cause is (FaultCause.READ_ONLY if self.path is None else FaultCause.GONE):
+                    # Others may have a file open that is not at its path any more, or a session at a server that has
+                    # become a standby.
+                    self.engine.dispose()
                 if fault.cause is not FaultCause.CONFLICT or not left:
                     raise TransactionFailed(fault) from error
         raise AssertionError('the last attempt returns or raises')
@@ -252,6 +254,9 @@ class Database:
             except exception.StoreUnavailable as hidden:
                 return hidden
             remedy = 'the file is missing: restore it' if missing else 'see to the file and its directory'
+        elif self.path is None and fault.cause is FaultCause.READ_ONLY:
+            remedy = ('if this server is a standby, let [devicetrack_database] connection name the primary, for '
+                      'PostgreSQL with target_session_attrs=read-write; else let this account write to it')
         else:
             remedy = _REMEDIES.get(fault.cause, '')
         return exception.StoreUnavailable(self.name, f'{reason}: {remedy}' if remedy else reason)

@@ -552,6 +552,20 @@ class TestPostgreSQL(base.TestCase):
         self.assertIn('no more for (not shown)', logged.output)
 
 
+    def test_a_store_leaves_a_server_that_was_a_standby(self) -> None:
+        fixture = self.useFixture(databases.PostgreSQLStore())
+        of_database = f'ALTER DATABASE {fixture.database}'
+        fixture.server.administer(f'{of_database} SET default_transaction_read_only = on')
+        store = fixture.open()
+        self.assertEqual([], store.records())
+        fixture.server.administer(f'{of_database} RESET default_transaction_read_only')
+        row = record('ns0')
+        error = self.assertRaises(exception.StoreUnavailable, store.write, insert(row))
+        self.assertIn('if this server is a standby', error.reason)
+        store.write(insert(row))
+        self.assertEqual([row], store.records())
+
+
 class TestMariaDB(base.TestCase):
     def test_a_url_with_autocommit_has_transactions_all_the_same(self) -> None:
         fixture = self.useFixture(databases.MariaDBStore())
