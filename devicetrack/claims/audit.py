@@ -27,6 +27,7 @@ from devicetrack.claims.declarations import Declarations
 from devicetrack.claims.definitions import Definitions
 from devicetrack.claims.failed_claims import FailedClaims
 from devicetrack.claims.gate import Gate
+from devicetrack.claims.holdings import Holdings
 from devicetrack.claims.host import ThisHost
 from devicetrack.claims.life import Life
 from devicetrack.claims.metering import Audited
@@ -339,6 +340,7 @@ class Audit:
         self._auditing = locks.Lock(locks.AUDITING, host.name)
         self._audited: Audited | None = None    # assigned as one value
         self._log, self._history, self._beside = FindingsLog(host.name), History(host), beside
+        self._holdings = Holdings(host)
         self._since: dict[tuple[str, DeviceKey], int] = {}      # when this process first saw each finding
         # The claims that the service had forgotten by the last audit. In the first audit that sees one, the call that
         # made it may not be over.
@@ -453,6 +455,7 @@ class Audit:
             self._views.take_over(looks, before_look)
         self._declarations.refresh(views.inventory)
         self._rows.follow(views.records)
+        self._holdings.follow(views)
         before, self._forgotten = self._forgotten, forgotten
         with public_calls.keeping_answers():
             self._judge(views)

@@ -24,6 +24,7 @@ from devicetrack import vocabulary
 from devicetrack import watchdog
 from devicetrack.claims import public_calls
 from devicetrack.engine.migrations import Move
+from devicetrack.objects.values import Holding
 
 LOG = log.logger(__name__)
 
@@ -50,6 +51,17 @@ class ComputeService(Protocol):
         :returns: by instance UUID ``here`` (it lives on this host), ``elsewhere`` (it lives on another one),
             ``deleted`` or ``offloaded``; an instance that is left out is unknown, not gone, and the manager ignores
             others. None if the service cannot tell now.
+        """
+
+
+class HandingService(ComputeService, Protocol):
+    """A service that hands out some devices itself, at which this library only looks."""
+
+    def holdings(self) -> Collection[Holding] | None:
+        """Return these devices, by the service's own record. None if the service cannot tell now.
+
+        An audit asks after it has read the hypervisor and the host, so a device that a guest gets meanwhile is in the
+        record already.
         """
 
 
@@ -139,6 +151,10 @@ class ServiceView:
         """The instances that are known to be evacuated from here."""
         return set(self._once('evacuated_from_here', (), lambda _new: self._ask(
             'evacuated_from_here', lambda answer: dict.fromkeys(_evacuated(answer)))) or ())
+
+    def holdings(self) -> tuple[Holding, ...] | None:
+        """The devices that the service hands out itself, by its own record. Each look asks anew."""
+        return self._ask('holdings', _holdings)
 
     def create_migration(self, context: Any, instance: Any, nodename: str, move_type: str) -> Any:
         """Have the service create a migration.
@@ -243,6 +259,14 @@ def _moves(asked: frozenset[str], answer: Any) -> dict[str, Move]:
             raise _Unreadable(f'migration {uuid}: it names no instance')
         moves[uuid] = move
     return moves
+
+
+def _holdings(answer: Any) -> tuple[Holding, ...]:
+    found = tuple(_form(answer, Collection))
+    for one in found:
+        if not isinstance(one, Holding):
+            raise _Unreadable(f'{reprlib.repr(one)} is no Holding')
+    return found
 
 
 def _evacuated(answer: Any) -> set[str]:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from devicetrack import exception
 from devicetrack import log
 from devicetrack.claims import locks
+from devicetrack.claims.holdings import SeenDevices
 from devicetrack.claims.host import ThisHost
 from devicetrack.claims.instance_fields import ImageProperties
 from devicetrack.claims.providers import KnownProviders
@@ -163,7 +164,7 @@ class HostReader:
     def __init__(self, host: ThisHost, boot: Boot, known: KnownRows) -> None:
         self._driver, self._store, self._host_uuid = host.driver, host.store, host.uuid
         self._here, self._service = host.here, host.service
-        self._boot, self._known = boot, known
+        self._boot, self._known, self._seen = boot, known, SeenDevices(host)
 
     def read(self, before: Snapshot | None = None) -> Views:
         """Read innermost first, so that a device taken meanwhile shows as recorded, never as used without a row.
@@ -173,13 +174,15 @@ class HostReader:
         """
         usage = self._driver.get_usage()
         inventory = self._driver.get_inventory()
+        holdings = self._service.holdings()
         known = self._known.all()
         records = self._store.records_of_host(self._host_uuid)
         # Also ask about guests without rows: the service may have evacuated them from here, and they may be back.
         views = Views(usage, inventory, records, self._service.instances(usage.domains | named_instances(records)),
                       self._service.migrations(named_migrations(records)), self._here.host, self._host_uuid,
                       self._boot.has_changed, node=self._here.node, realized=self._boot.realized,
-                      lost=self._known.lost(known, records))
+                      lost=self._known.lost(known, records), holdings=holdings,
+                      seen=self._seen.read() if inventory.observed or holdings else {})
         lacking = views.owners.keys() - views.devices.keys()
         if lacking:
             views = views._replace(unnamed=self._driver.unnamed(

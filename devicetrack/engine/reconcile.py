@@ -21,6 +21,7 @@ from devicetrack import vocabulary
 from devicetrack.engine import findings
 from devicetrack.engine import guest_records
 from devicetrack.engine import migrations
+from devicetrack.engine import observed
 from devicetrack.engine.findings import Finding
 from devicetrack.engine.unsettled import Unsettled
 from devicetrack.engine.views import Views
@@ -57,7 +58,7 @@ def compare(views: Views, failures: Failures = NO_FAILURES, retired: Set[DeviceK
     seen = _Reconciliation(views, failures, retired)
     found = [*seen.lost(), *seen.damaged(), *seen.unknown(), *seen.missing_guests(), *seen.used(),
              *seen.recorded(), *seen.unsettled(), *seen.stock(), *seen.exclusions(), *seen.faults(),
-             *seen.not_realized(not_realized)]
+             *seen.not_realized(not_realized), *observed.compare(views)]
     return sorted(found, key=lambda one: (vocabulary.SEVERITIES.index(one.severity), one.kind, one.device))
 
 

@@ -27,10 +27,12 @@ from devicetrack.objects.values import Containment
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import ESCAPE
 from devicetrack.objects.values import GuestRecord
+from devicetrack.objects.values import Holding
 from devicetrack.objects.values import Inventory
 from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import NOTHING_CONTAINED
 from devicetrack.objects.values import Record
+from devicetrack.objects.values import SeenDevice
 from devicetrack.objects.values import UNKNOWN_GENERATION
 from devicetrack.objects.values import Usage
 from devicetrack.objects.values import Use
@@ -74,6 +76,8 @@ class _Views(NamedTuple):
     realized: frozenset[str] = frozenset()
     containment: Containment = NOTHING_CONTAINED
     lost: tuple[LostRow, ...] = ()
+    holdings: tuple[Holding, ...] | None = None
+    seen: Mapping[DeviceKey, SeenDevice] = {}
 
 
 class Views(_Views):
@@ -88,6 +92,8 @@ class Views(_Views):
     ``containment`` says of everything that the host does not show as a device what contains it
     (:func:`devicetrack.engine.containment.complete`).
     ``lost`` are the rows that the manager of the host knows, and that the store does not show.
+    ``holdings`` are the devices that the service itself hands out, by its own record; None is unknown. ``seen`` is what
+    was seen of these devices before.
     """
 
     @property

@@ -81,7 +81,7 @@ class Binding:
         adapter_options.register(nova.conf.CONF)
         self.host, self.nodename, self._driver = host, driver._host.get_hostname(), driver
         self.providers = providers.NovaProviders(driver, self.nodename)
-        self._service = service.NovaService(host)
+        self._service = service.NovaService(host, lambda: self.pci)
         # The PCI functions that Nova hands out itself; None before Nova's first audit, or if no option asks for them.
         self.pci: pci_functions.PCIFunctions | None = None
         self._reported: list[Provider] = []

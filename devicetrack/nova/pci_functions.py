@@ -29,6 +29,7 @@ class PCIFunction(NamedTuple):
     :param instance_uuid: the instance that has it, or for which it is claimed
     :param row_id: the number of its row in Nova's database; None until Nova has saved it
     :param extra_info: as Nova keeps it
+    :param card_serial: the serial number of the card, as libvirt told Nova; '' if it did not
     :param tags: those of the first ``[pci] device_spec`` that matches it, as Nova reads them; None if none does any
         more: Nova keeps the function until its instance is gone
     """
@@ -44,6 +45,7 @@ class PCIFunction(NamedTuple):
     compute_node_id: int | None
     row_id: int | None
     extra_info: Mapping[str, str]
+    card_serial: str
     tags: Mapping[str, str] | None
 
     @property
@@ -163,4 +165,5 @@ def _function(row: Any, spec: Any) -> PCIFunction:
         'parent_addr', 'numa_node', 'instance_uuid', 'compute_node_id', 'id')}
     return PCIFunction(row.address, row.vendor_id, row.product_id, row.dev_type, said['parent_addr'],
                        said['numa_node'], row.status, said['instance_uuid'], said['compute_node_id'], said['id'],
-                       dict(row.extra_info), None if spec is None else dict(spec.get_tags()))
+                       dict(row.extra_info), row.card_serial_number or '',
+                       None if spec is None else dict(spec.get_tags()))

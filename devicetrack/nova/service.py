@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -17,7 +18,9 @@ from nova import objects
 from nova.compute import vm_states
 from nova.objects import fields
 
+from devicetrack.nova import pci_functions
 from devicetrack.nova import resources
+from devicetrack.objects.values import Holding
 
 # How many instances one message to the conductor asks for.
 _AT_ONCE: Final = 500
@@ -34,6 +37,8 @@ _ERROR: Final = ('error',)
 # Statuses in which a guest that moves on its own host still has its old devices. If Nova's service dies then, Nova
 # returns to the old devices by itself and records that nowhere: the migration keeps its status.
 _NOT_MOVED_YET: Final = ('queued', 'accepted', 'preparing', 'pre-migrating', 'migrating')
+# The states of instances whose guests have all their PCI functions, even if they are off.
+_SETTLED: Final = (vm_states.ACTIVE, vm_states.PAUSED, vm_states.STOPPED)
 # The filters of instances that are not deleted. Soft-deleted ones keep their devices, because users may restore them,
 # but Nova leaves them out unless it is asked for them.
 NOT_DELETED: Final[Mapping[str, bool]] = {'deleted': False, 'soft_deleted': True}
@@ -45,10 +50,12 @@ class NovaService:
     It does not report instances that were evacuated from here: when the service starts, Nova itself destroys their
     guests, with their disks and ports, and reports the instances as elsewhere. Nor does it report the hidden copy of an
     instance that a resize from another cell makes in this cell. Nova removes the copy with its migration if that fails.
+
+    :param functions: returns the PCI functions that Nova hands out itself; None if they are not read
     """
 
-    def __init__(self, host: str) -> None:
-        self._host = host
+    def __init__(self, host: str, functions: Callable[[], pci_functions.PCIFunctions | None] = lambda: None) -> None:
+        self._host, self._functions = host, functions
 
     def instances(self, uuids: Set[str]) -> Mapping[str, str]:
         context = nova_context.get_admin_context(read_deleted='yes')
@@ -102,6 +109,30 @@ class NovaService:
         return [failed[instance.uuid] for some in batches(sorted(failed))
                 for instance in objects.InstanceList.get_by_filters(context, {'uuid': some}, expected_attrs=[])
                 if instance.host not in (None, self._host)]
+
+    def holdings(self) -> list[Holding] | None:
+        functions = self._functions()
+        if functions is None:
+            return None
+        found = functions.all()
+        settled = self._settled(sorted({one.instance_uuid for one in found if one.instance_uuid is not None}))
+        return [Holding('pci', one.address, one.instance_uuid,
+                        one.instance_uuid in settled and one.status == fields.PciDeviceStatus.ALLOCATED,
+                        one.dev_type == fields.PciDeviceType.VDPA or bool((one.tags or {}).get('physical_network')),
+                        one.tags is not None, one.card_serial) for one in found]
+
+    def _settled(self, uuids: Sequence[str]) -> set[str]:
+        """Find the instances here whose guests have all their devices, as far as Nova says: nothing of it is under way.
+
+        Nova takes the functions from a guest that it suspends, and keeps those of both ends while a guest moves.
+        """
+        context, found = nova_context.get_admin_context(), set()
+        for some in batches(uuids):
+            for instance in objects.InstanceList.get_by_filters(
+                    context, {'uuid': some, 'host': self._host, **NOT_DELETED}, expected_attrs=[]):
+                if instance.task_state is None and instance.vm_state in _SETTLED:
+                    found.add(instance.uuid)
+        return found
 
     def has_not_moved_yet(self, migrations: Set[str]) -> bool:
         """Whether one of these migrations leaves from this host, and its guest does not yet use the new devices.

@@ -54,6 +54,9 @@ class DeviceDetails(base.DeviceTrackObject):
     cannot be read now. A class that declares no such fields has all fields but those of
     :attr:`.DeviceDetails.OF_THE_ROW`: then nothing about a device may change while it is owned."""
 
+    card_serial = ''
+    """The serial number of the card that the device is or is on; '' if it has none, or it is unknown."""
+
     OF_THE_ROW: ClassVar[tuple[str, ...]] = ()
     """The fields that only the row knows, because the claim chose them. The host's are never compared with them."""
 
@@ -356,6 +359,10 @@ class PCIDetails(DeviceDetails):
     @property
     def device_api(self) -> str:
         return 'vfio-pci'
+
+    @property
+    def card_serial(self) -> str:               # type: ignore[override]
+        return self.serial or self.parent_serial or ''
 
     @property
     def port(self) -> Port | None:

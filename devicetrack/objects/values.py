@@ -183,6 +183,41 @@ class Unknown(NamedTuple):
         return self.what.startswith('domain ') and not self.what.startswith(f'domain {domain_uuid}')
 
 
+class Holding(NamedTuple):
+    """A device that the compute service itself hands out, by the service's own record.
+
+    ``instance_uuid`` is the instance that has it, None for none. The guest of that instance ``is_expected`` to have it
+    now: nothing of the service is under way that gives it to the guest or takes it away. A guest that has it
+    ``by_interface`` has an interface that the host makes of it, so its definition does not name the device. The
+    options of the service ``name`` it: otherwise the service only keeps it until its instance is gone. ``serial`` is
+    its serial number in the service's record, '' if that has none.
+    """
+
+    kind: str
+    identifier: str
+    instance_uuid: str | None = None
+    is_expected: bool = False
+    by_interface: bool = False
+    is_named: bool = True
+    serial: str = ''
+
+    @property
+    def key(self) -> DeviceKey:
+        return DeviceKey(self.kind, self.identifier)
+
+
+class SeenDevice(NamedTuple):
+    """A device of the service as it was when its present owner got it, or when it was first seen without one.
+
+    ``instance_uuid`` is the owner, None for none. ``details`` is the stored text of its details, and ``serial`` the
+    serial number of its card, '' if that was unknown.
+    """
+
+    instance_uuid: str | None
+    details: str
+    serial: str
+
+
 class Missing(NamedTuple):
     """A device that an option names and that the host does not have.
 
@@ -260,6 +295,8 @@ class Inventory(NamedTuple):
     Devices that are in ``overlaps`` are unhealthy: a guest on one of them would be a guest on both. ``faults`` is for
     people.
 
+    ``observed`` are devices that the service itself hands out, for people: nothing here gives them to a guest.
+
     ``sockets`` are pairs of a NUMA node and its processor socket. It is empty if the socket of any node is unknown.
     ``mediated_devices`` are the UUIDs of all that exist, whoever made them, and whether a kind knows them or not.
     """
@@ -276,6 +313,7 @@ class Inventory(NamedTuple):
     sockets: tuple[tuple[int, int], ...] = ()
     by_person: frozenset[tuple[str, str]] = frozenset()
     mediated_devices: frozenset[str] = frozenset()
+    observed: tuple[InventoryDevice, ...] = ()
 
     @property
     def providers(self) -> frozenset[str]:

@@ -245,13 +245,24 @@ class LibvirtDriver(guests.Guests):
                 by_person += [(kind.name, name) for name in stock.by_person]
         if unreachable is not None and not any(self._kinds[name].configured for name in known):
             raise unreachable
+        observed = tuple(self._observed(faults))
         look = containment.Look(self._sysfs)
         self._seen = nodes, look
         found, all_devices = overlaps.find(nodes, look), Compact.joined(InventoryDevice, devices)
         return Inventory(overlaps.unhealthy(all_devices, found) if found else all_devices, tuple(capacities),
                          frozenset(known), tuple(unknown), tuple(missing), frozenset(keeping), frozenset(unproven),
                          tuple(found), tuple(faults), self._sockets(), frozenset(by_person),
-                         frozenset(look.mediated_devices()))
+                         frozenset(look.mediated_devices()), observed)
+
+    def _observed(self, faults: list[Fault]) -> Iterator[InventoryDevice]:
+        """Find the devices that the service hands out itself. No claim needs them, so an error is only a fault."""
+        for kind in self._kinds.values():
+            try:
+                yield from installed.observed(kind)
+            except exception.DriverError as error:
+                LOG.warning('The devices of kind %s that the service hands out are unknown: %s', kind.name, error,
+                            exc_info=isinstance(error, exception.DeviceKindFailed))
+                faults.append(Fault(DeviceKey(kind.name, ''), 'observed', str(error)))
 
     def _written(self, kind: api.DeviceKind, stock: api.Stock) -> Collection[str]:
         """Find the devices whose proofs no longer count: the host uses them, or shows that somebody wrote to them."""

@@ -194,6 +194,18 @@ def stock(kind: api.DeviceKind) -> api.Stock:
         return _without_identity_unhealthy(found, rows)
 
 
+def observed(kind: api.DeviceKind) -> tuple[InventoryDevice, ...]:
+    """Ask the kind for the devices that the service hands out itself.
+
+    :raises DeviceKindFailed: the kind made a mistake
+    :raises DriverError: the host cannot be read
+    """
+    with mistakes(kind, 'observed', tell=False):
+        found = tuple(kind.observed())
+        _check_types(Compact(InventoryDevice, found), InventoryDevice)
+        return found
+
+
 def possible_parents(kind: api.DeviceKind) -> Collection[str]:
     """Ask the kind for parents that the host has, also one without options. Nothing if it cannot tell."""
     try:

@@ -258,6 +258,29 @@ class PCI(api.DeviceKind):
                          by_person=frozenset(places.name(address) for address, policy in policies.items()
                                              if policy == pci_cleaning.PERSON))
 
+    def observed(self) -> Sequence[InventoryDevice]:
+        if not self.options.observed:
+            return ()
+        functions = {function.address: function for function in self.tree.functions_again()}
+        watched = {address: spec for address, function in functions.items()
+                   if (spec := self.options.observed_spec(function)) is not None}
+        cards = self._serials.of(map(functions.__getitem__, watched), True, asks=False)
+        groups, use, ask = pci_health.groups_of(functions.values()), self.host_use(), self._health.asking()
+        found = []
+        for address, spec in sorted(watched.items()):
+            function = functions[address]
+            used = use.of(address)
+            problem = self._health.problem_of_any(function, used, ask) or pci_health.torn(function, groups)
+            found.append(InventoryDevice(
+                self.name, address, self._provider(function), pci_options.resource_class_of(spec, function),
+                function.physfn or address, function.numa_node,
+                # The host keeps the physical function of virtual ones as a rule, although one spec matches them all.
+                self._details_text(function, cards.evidence(function), '', frozenset(), spec.physical_network or '',
+                                   None),
+                problem, used is None or not function.vfs,
+                exclusions=pci_health.exclusions(function, groups, {})))
+        return found
+
     def _is_alone(self, function: pci_sysfs.Function) -> bool:
         """Whether a controller says that its NVM subsystem has no other one; False if it cannot be asked."""
         try:

@@ -104,10 +104,11 @@ class SerialNumbers:
         self._tree, self._memory, self._calls = tree, memory, calls
         self._unread: dict[str, int] = {}       # by address: the number of the directory of a broken function
 
-    def of(self, functions: Iterable[pci_sysfs.Function], all_of_them: bool = False) -> Cards:
+    def of(self, functions: Iterable[pci_sysfs.Function], all_of_them: bool = False, asks: bool = True) -> Cards:
         """Read the serial numbers and the names of the cards to which functions belong.
 
         :param all_of_them: whether to forget the numbers of other cards
+        :param asks: whether to ask cards whose driver tells no number, which needs privileges
         :raises CommandFailed: the memory cannot be used
         """
         cards = (function.parent or function for function in functions)
@@ -126,7 +127,7 @@ class SerialNumbers:
         asked: dict[str, tuple[int, str | None]] = {}
         for address in wanted.keys() & read.keys():
             card, directory = wanted[address], read[address][0]
-            if (address not in known and card.class_code and not is_nvme(card)
+            if (asks and address not in known and card.class_code and not is_nvme(card)
                     and not pci_variants.is_vfio(card.driver) and self._unread.get(address) != directory):
                 asked[address] = directory, self._ask(address)
                 if asked[address][1] is None:

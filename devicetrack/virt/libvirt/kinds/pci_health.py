@@ -113,6 +113,19 @@ def exclusions(function: pci_sysfs.Function, groups: Groups, subsystems_of: Subs
     return tuple(found)
 
 
+def torn(function: pci_sysfs.Function, groups: Groups) -> str | None:
+    """Return why a guest cannot start with a function: the host keeps a part of its group. None if it keeps none.
+
+    VFIO takes a group only when each of its functions, bridges aside, has a driver for guests or none. libvirt takes
+    from the host only those functions that the guest gets.
+    """
+    for other in groups.get(-1 if function.iommu_group is None else function.iommu_group, ()):
+        if other.address != function.address and other.driver is not None and not pci_variants.is_vfio(other.driver):
+            return (f'its IOMMU group {function.iommu_group} also has {other.address}, which has the driver '
+                    f'{other.driver} of the host: only a guest that gets both can start')
+    return None
+
+
 class Asking(NamedTuple):
     """Functions that ask about physical functions, each once for all of its virtual ones."""
 
@@ -145,7 +158,9 @@ class Health:
         except OSError as error:
             return pci_erasing.unasked(error)
 
-    def _besides_cleaning(self, function: pci_sysfs.Function, used: str | None, ask: Asking) -> str | None:
+    @staticmethod
+    def problem_of_any(function: pci_sysfs.Function, used: str | None, ask: Asking) -> str | None:
+        """Return why no guest can have a function now, whoever hands it out, as far as the function itself shows."""
         if function.problem is not None:
             return function.problem
         for address in (function.address, function.physfn or function.address):
@@ -153,8 +168,12 @@ class Health:
                 return silence
         if function.iommu_group is None:
             return 'it is in no IOMMU group: turn the IOMMU on (intel_iommu=on or amd_iommu=on, and in the firmware)'
-        if used is not None:
-            return f'the host uses it: {used}'
+        return None if used is None else f'the host uses it: {used}'
+
+    def _besides_cleaning(self, function: pci_sysfs.Function, used: str | None, ask: Asking) -> str | None:
+        problem = self.problem_of_any(function, used, ask)
+        if problem is not None:
+            return problem
         problem = self._secondaries.problem(function, ask.controller)
         spec = self._options.ours(function)
         if problem is None and spec is not None and spec.physical_network and function.physfn is not None:

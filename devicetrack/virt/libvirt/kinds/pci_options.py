@@ -12,6 +12,7 @@ from oslo_config import cfg
 
 from devicetrack import exception
 from devicetrack import vocabulary
+from devicetrack.conf import nova
 from devicetrack.conf import pci as options
 from devicetrack.objects import network_port
 from devicetrack.objects import pci_alias
@@ -100,7 +101,10 @@ def features_of(spec: DeviceSpec, function: Function, device_type: str) -> Featu
 
 
 class PCIOptions(NamedTuple):
-    """All options of PCI functions. ``aliases`` is None if this library hands out no functions."""
+    """All options of PCI functions. ``aliases`` is None if this library hands out no functions.
+
+    ``observed`` are the specs of functions that the service hands out, if this library is to look at them.
+    """
 
     specs: tuple[DeviceSpec, ...] = ()
     functions: tuple[pci_matching.Match, ...] = ()
@@ -110,6 +114,7 @@ class PCIOptions(NamedTuple):
     vfs: tuple[pci_vfs.VFRule, ...] = ()
     vfs_timeout_s: int = 0
     sysfs_root: str = '/sys'
+    observed: tuple[DeviceSpec, ...] = ()
 
     @property
     def resource_classes(self) -> frozenset[str]:
@@ -158,6 +163,12 @@ class PCIOptions(NamedTuple):
         matches = (*(rule.match for rule in self.cleaning), *(spec.match for spec in self.specs))
         return frozenset(match.devname for match in matches if match.devname is not None)
 
+    def observed_spec(self, function: Function) -> DeviceSpec | None:
+        """Return the spec by which the service hands out a function that this library only looks at."""
+        if function.is_bridge:
+            return None
+        return next((spec for spec in self.observed if spec.match.may_match(function)), None)
+
     def not_a_port(self, function: Function) -> str | None:
         """Say why a function with a physical network is not handed out; None for any other.
 
@@ -188,18 +199,23 @@ class PCIOptions(NamedTuple):
 def read(conf: cfg.ConfigOpts) -> PCIOptions:
     """Read ``[pci]`` and ``[devicetrack_pci]``.
 
-    While ``[devicetrack_pci] functions`` names none, ``[pci]`` belongs to the service alone, and is not read.
+    While ``[devicetrack_pci] functions`` names none, ``[pci]`` belongs to the service alone, and is not read unless
+    ``[devicetrack_nova] pci`` says to look at the service's functions.
 
     :raises InvalidConfiguration: an option cannot be used; the message names the option, the number of its entry, the
         key and what to do
     """
     options.register(conf)
+    nova.register(conf)
     ours, service = conf[options.GROUP], conf[options.SERVICE_GROUP]
     functions = _functions(ours.functions)
     cleaning = pci_cleaning.read(ours.cleaning)
     vfs = pci_vfs.read(ours.vfs)
     if not functions:
-        return PCIOptions(cleaning=cleaning, vfs=vfs, sysfs_root=ours.sysfs_root)
+        observed = () if conf[nova.GROUP].pci == nova.OFF else tuple(
+            DeviceSpec(pci_matching.read(entry), entry.text('physical_network'))
+            for entry in json_entries.read(SPECS, service.device_spec))
+        return PCIOptions(cleaning=cleaning, vfs=vfs, sysfs_root=ours.sysfs_root, observed=observed)
     specs = tuple(_spec(entry) for entry in json_entries.read(SPECS, service.device_spec))
     return PCIOptions(specs, functions, cleaning, read_aliases(service.alias), ours.release_wait_s, vfs,
                       ours.vfs_timeout_s, ours.sysfs_root)
