@@ -8,7 +8,20 @@ from __future__ import annotations
 
 import importlib
 from typing import Any
+from typing import TYPE_CHECKING
 import warnings
+
+if TYPE_CHECKING:
+    from devicetrack.claims.claim import Claim as Claim
+    from devicetrack.claims.manager import ClaimManager as ClaimManager
+    from devicetrack.conf.opts import register_options as register_options
+    from devicetrack.objects import DeviceRequest as DeviceRequest
+    from devicetrack.objects import InstanceResources as InstanceResources
+    from devicetrack.objects import MigrationContext as MigrationContext
+    from devicetrack.store.sql import open_store as open_store
+    from devicetrack.store.sql import sync_store as sync_store
+    from devicetrack.virt.loader import load_driver as load_driver
+    __version__: str
 
 # oslo.versionedobjects loads oslo.messaging, which loads oslo.service, which loads eventlet, directly or through
 # futurist; oslo.privsep loads it too. eventlet then warns that it is deprecated. Nothing here uses it, and a program
@@ -32,11 +45,16 @@ _PUBLIC = {
 __all__ = sorted(_PUBLIC)
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _PUBLIC:
-        raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-    return getattr(importlib.import_module(_PUBLIC[name]), name)
+if not TYPE_CHECKING:                           # for a type checker it would be an answer to every name
+
+    def __getattr__(name: str) -> Any:
+        if name == '__version__':
+            from importlib import metadata
+            return metadata.version(__name__)
+        if name not in _PUBLIC:
+            raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+        return getattr(importlib.import_module(_PUBLIC[name]), name)
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *__all__]
+    return [*globals(), *__all__, '__version__']

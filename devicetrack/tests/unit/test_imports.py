@@ -2,6 +2,8 @@
 
 import ast
 import functools
+import importlib
+from importlib import metadata
 import pathlib
 import subprocess
 import sys
@@ -267,6 +269,22 @@ class ImportsOfASourceTestCase(testscenarios.WithScenarios, testtools.TestCase):
     def test_a_store_module_that_says(self):
         imports = imports_in(self.source, 'devicetrack.store.api')
         self.assertEqual(self.breach, breaches(imports, 'store'))
+
+
+class PublicNamesTestCase(testtools.TestCase):
+
+    def test_a_type_checker_sees_the_names_that_a_program_gets(self):
+        tree = ast.parse(pathlib.Path(devicetrack.__file__).read_text())
+        [checked] = [node for node in tree.body
+                     if isinstance(node, ast.If) and ast.unparse(node.test) == 'TYPE_CHECKING']
+        seen = {alias.asname: node.module for node in checked.body if isinstance(node, ast.ImportFrom)
+                for alias in node.names}
+        self.assertEqual(seen, devicetrack._PUBLIC)
+        for name, module in devicetrack._PUBLIC.items():
+            self.assertIs(getattr(importlib.import_module(module), name), getattr(devicetrack, name))
+
+    def test_the_package_says_its_version(self):
+        self.assertEqual(metadata.version('devicetrack'), devicetrack.__version__)
 
 
 class CostOfImportTestCase(testtools.TestCase):
