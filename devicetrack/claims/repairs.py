@@ -130,6 +130,10 @@ class Adopting:
 
     def obstacles(self) -> Iterator[str]:
         """Describe the mistakes in the options that keep every manager of this host from starting."""
+        try:
+            self._driver.check_host()
+        except exception.InvalidConfiguration as error:
+            yield str(error)
         for missing in withheld.mistakes(self._views, self._marks):
             yield f'{missing.option} names {missing.key.identifier}: {missing.reason}: {withheld.FIX_MISSING}'
         for overlap in self._views.inventory.overlaps:

@@ -21,6 +21,7 @@ from devicetrack import exception
 from devicetrack.cmd import base
 from devicetrack.nova import adoption
 from devicetrack.nova import seam_table
+from devicetrack.nova import unit
 
 if TYPE_CHECKING:
     from devicetrack.cmd.nova_host import NovaHost
@@ -58,7 +59,9 @@ class Adopt(base.Blocks):
         for option, what in (('file', 'A configuration file of Nova'),
                              ('dir', 'A directory with configuration files of Nova')):
             parser.add_argument(f'--config-{option}', action='append', default=[], metavar=option.upper(),
-                                help=f'{what}; may be repeated. By default those that nova-compute reads.')
+                                help=f'{what}; may be repeated. By default those of the service.')
+        parser.add_argument('--unit', help='The systemd unit of the service, whose configuration files are read. By '
+                                           f'default {" or ".join(unit.UNITS)}, if the host has it.')
         parser.add_argument('--version', action=_Version, help='Show the versions of this program and of Nova.')
         parser.add_argument('--debug', action='store_true', help='Show the traceback of an error.')
         parser.add_argument('-v', '--verbose', action='store_true', help='Show what is logged, too.')
@@ -177,14 +180,27 @@ def begin(parsed_args: argparse.Namespace) -> tuple[str, NovaHost]:
     :raises cfg.Error, UsageError, InvalidConfiguration: a file or an option cannot be used
     """
     from devicetrack.nova import process
+    given = [f'--config-{option}={path}' for option in ('file', 'dir')
+             for path in getattr(parsed_args, f'config_{option}')]
+    command = None
+    if parsed_args.check or not given:
+        command = unit.find([parsed_args.unit] if parsed_args.unit else unit.UNITS)
+        if command is None and parsed_args.unit:
+            raise base.UsageError(f'systemd has no unit {parsed_args.unit}')
+        if command is not None and command.arguments is None and not given:
+            raise base.UsageError(f'nobody can tell with which arguments the unit {command.unit} starts the service: '
+                                  'give its --config-file and --config-dir')
     try:
-        conf = process.begin([f'--config-{option}={path}' for option in ('file', 'dir')
-                              for path in getattr(parsed_args, f'config_{option}')])
+        conf = process.begin(given or (command and command.arguments) or [])
     except (OSError, UnicodeDecodeError) as error:
         raise base.UsageError(base.unreadable(error, parsed_args.config_file + parsed_args.config_dir)) from error
+    except SystemExit as error:
+        raise base.UsageError(f'the service does not take {" ".join(command.arguments or ()) if command else given}'
+                              ) from error
     from devicetrack.cmd.nova_host import NovaHost
     from devicetrack.nova.record import NovaRecord
-    return conf.host, NovaHost(conf, NovaRecord(conf.host), process.connect)
+    return conf.host, NovaHost(conf, NovaRecord(conf.host), process.connect,
+                               check_start=lambda: process.check_start(conf, command))
 
 
 def main(argv: list[str] | None = None) -> int:

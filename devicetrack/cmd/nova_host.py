@@ -6,6 +6,7 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 import contextlib
+import logging
 import os
 import tempfile
 import types
@@ -44,12 +45,14 @@ class NovaHost:
     :param record: Nova's record of the host
     :param connect: opens a connection to the host's libvirt
     :param state_path: its state directory; by default that of ``[devicetrack] state_path``
+    :param check_start: checks what keeps the service from starting with its command line
     """
 
-    def __init__(self, conf: Any, record: NovaRecord, connect: Callable[[], Any],
-                 state_path: str | None = None) -> None:
+    def __init__(self, conf: Any, record: NovaRecord, connect: Callable[[], Any], state_path: str | None = None,
+                 check_start: Callable[[], None] = lambda: None) -> None:
         options.register(conf)
         self._conf, self._record, self._host, self._connect = conf, record, record.host, connect
+        self._check_start = check_start
         self._state_path: str = state_path or conf[options.GROUP].state_path
 
     def plan(self) -> adoption.AdoptionPlan:
@@ -162,13 +165,17 @@ class NovaHost:
         """Say whether the host can be changed to this adapter now. Checks that need no answer of Nova come first."""
         yield _checked('state directory', self._check_state)
         yield _checked('Nova', self._record.check_release)
+        yield _checked('command line', self._check_start)
         try:
-            with self._opened() as (store, driver):
+            with self._opened() as (store, driver), _Warnings() as warnings:
                 look = self._observer(store, driver).adopting()
+                rights = _checked('privileges', driver.check_rights)
         except exception.DeviceTrackError as error:
             yield adoption.HostCheck('host', adoption.FAILURE, str(error))
             return
-        yield from adoption.checks_of_host(list(look.obstacles()), _unread(look))
+        yield from adoption.checks_of_host(list(look.obstacles()), [*warnings, *(
+            f'{one.option}: {one.key.identifier}: {one.reason}' for one in look.inventory.faults)],
+            [*filter(None, [rights.details]), *_unread(look)])
         try:
             plan = self.plan()
         except exception.DeviceTrackError as error:
@@ -190,6 +197,25 @@ class NovaHost:
             if not os.access(parent, os.W_OK | os.X_OK):
                 raise exception.InvalidConfiguration(
                     options.STATE_PATH, path, f'{error.strerror}, and this user cannot make it in {parent}') from error
+
+
+class _Warnings(logging.Handler):
+    """Collects the warnings that a service would log when it looks at the host, such as those about options."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._found: list[str] = []
+
+    def __enter__(self) -> list[str]:
+        logging.getLogger(devicetrack.__name__).addHandler(self)
+        return self._found
+
+    def __exit__(self, *_error: object) -> None:
+        logging.getLogger(devicetrack.__name__).removeHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno == logging.WARNING:
+            self._found.append(record.getMessage())
 
 
 def _cordons(marks: Marks) -> dict[DeviceKey, str]:

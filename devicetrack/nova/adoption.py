@@ -152,13 +152,14 @@ def plan(host: AdoptedHost, refusal: Callable[[str, Sequence[DeviceKey]], str | 
     return list(_Comparison(host, refusal).lines())
 
 
-def checks_of_host(obstacles: Sequence[str], unread: Sequence[str]) -> Iterator[HostCheck]:
+def checks_of_host(obstacles: Sequence[str], unmet: Sequence[str], unread: Sequence[str]) -> Iterator[HostCheck]:
     """Check whether the host can be changed now, as far as the host itself shows without asking Nova.
 
     :param obstacles: as in :class:`AdoptionPlan`
-    :param unread: as in :class:`AdoptionPlan`
+    :param unmet: what the options name, and the host does not have or do; a manager starts without it
+    :param unread: as in :class:`AdoptionPlan`, and the rights that this user lacks
     """
-    yield HostCheck('options', FAILURE if obstacles else OK, '; '.join(obstacles))
+    yield HostCheck('options', FAILURE if obstacles else WARNING if unmet else OK, '; '.join((*obstacles, *unmet)))
     # The guests and devices were read in the same way as the service will read them: same user, same privileges.
     yield HostCheck('privileges', FAILURE if unread else OK, '; '.join(unread))
 

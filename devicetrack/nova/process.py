@@ -9,6 +9,10 @@ import os
 import sys
 from typing import Any
 from typing import Final
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from devicetrack.nova.unit import ServiceCommand
 
 # The program that replaces nova-compute.
 COMPUTE: Final = 'devicetrack-nova-compute'
@@ -68,7 +72,7 @@ def begin(arguments: Sequence[str]) -> Any:
 
     Nova's libvirt driver reads options while it is imported, so import modules that need it after this call.
 
-    :param arguments: ``--config-file`` and ``--config-dir``, as Nova's own programs take them
+    :param arguments: as Nova's own programs take them, with ``--config-file`` and ``--config-dir``
     :returns: the configuration, with Nova's options and ours
     :raises oslo_config.cfg.Error, OSError: a file or an option cannot be used
     :raises InvalidConfiguration: an option of devicetrack cannot be used
@@ -98,6 +102,46 @@ def begin(arguments: Sequence[str]) -> Any:
     devicetrack.register_options(conf)
     options.check(conf)
     return conf
+
+
+def check_start(conf: Any, command: ServiceCommand | None) -> None:
+    """Check what keeps the service from starting with its command and files, and that no other check shows.
+
+    :param conf: the configuration, as :func:`begin` returns it
+    :param command: how the unit of the service starts it, if the host has such a unit
+    :raises InvalidConfiguration, MissingExtra: the service would not start, or would read other files
+    """
+    from nova.virt.libvirt import driver
+    from oslo_config import cfg
+    from oslo_utils import importutils
+
+    from devicetrack import exception
+    from devicetrack import metrics
+    from devicetrack.conf import manager
+    if command is not None:
+        if not os.access(command.program, os.X_OK):
+            raise exception.InvalidConfiguration(command.unit, command.program, 'this user cannot run the program')
+        files, directories = command.files
+        wanted = [*(files or cfg.find_config_files('nova', 'nova-compute')),
+                  *(directories or cfg.find_config_dirs('nova', 'nova-compute'))]
+        read = [*(conf.config_file or ()), *(conf.config_dir or ())]
+        if command.arguments is not None and [*map(os.path.abspath, wanted)] != [*map(os.path.abspath, read)]:
+            raise exception.InvalidConfiguration('--config-file', ' '.join(read), (
+                f'the unit {command.unit} starts the service with other files: {" ".join(wanted)}'))
+    try:
+        found = importutils.import_class(f'nova.virt.{conf.compute_driver}')
+    except ImportError:
+        found = None
+    if found is None or not issubclass(found, driver.LibvirtDriver):
+        raise exception.InvalidConfiguration('[DEFAULT] compute_driver', conf.compute_driver, (
+            'it must be libvirt.LibvirtDriver: no service starts without a driver, and devicetrack does nothing in a '
+            'service with another one; distributions set the option in nova-compute.conf'))
+    if conf.log_file or conf.log_dir:
+        path = os.path.join(conf.log_dir or '', conf.log_file or f'{COMPUTE}.log')
+        if not os.access(path if os.path.lexists(path) else os.path.dirname(path) or '.', os.W_OK):
+            raise exception.InvalidConfiguration('log file', path, 'this user cannot write it')
+    if conf[manager.GROUP].metrics:
+        metrics.check()
 
 
 def connect() -> Any:

@@ -32,7 +32,8 @@ class ProcessTestCase(base.TestCase):
         machine_id.write_text('0123456789abcdef' * 2)
         self.config_file = pathlib.Path(self.directory, 'nova.conf')
         self.config_file.write_text('\n'.join([
-            '[DEFAULT]', 'host = compute-7', 'transport_url = fake:/', 'rpc_response_timeout = 1',
+            '[DEFAULT]', 'host = compute-7', 'compute_driver = libvirt.LibvirtDriver', 'transport_url = fake:/',
+            'rpc_response_timeout = 1',
             f'state_path = {self.directory}', '[devices]', 'enabled_mdev_types = nvidia-35', '[mdev_nvidia-35]',
             'device_addresses = 0000:84:00.0', '[libvirt]', 'pmem_namespaces = SMALL:ns0',
             'connection_uri = test:///default', '[devicetrack]', f'state_path = {self.state}',
@@ -57,11 +58,69 @@ class ProcessTestCase(base.TestCase):
             return {check['check']: check['result'] for check in json.loads(out)}
 
         # The host has no namespace ns0.
-        self.assertEqual({'state directory': 'ok', 'Nova': 'ok', 'options': 'failure', 'privileges': 'ok',
-                          'record': 'failure'}, results())
+        self.assertEqual({'state directory': 'ok', 'Nova': 'ok', 'command line': 'ok', 'options': 'failure',
+                          'privileges': 'ok', 'record': 'failure'}, results())
         os.mkdir(self.state)
         os.chmod(self.state, 0o777)
-        self.assertEqual({'state directory': 'failure', 'Nova': 'ok', 'host': 'failure'}, results())
+        self.assertEqual({'state directory': 'failure', 'Nova': 'ok', 'command line': 'ok', 'host': 'failure'},
+                         results())
+
+    def check(self, *arguments: str) -> dict[str, tuple[str, str]]:
+        out, _err = self.run_to(cmd_base.ATTENTION, '--check', '-f', 'json', *arguments)
+        return {one['check']: (one['result'], one['details']) for one in json.loads(out)}
+
+    def test_what_the_options_name_and_the_host_lacks_is_told(self) -> None:
+        self.config_file.write_text(self.config_file.read_text().replace('pmem_namespaces = SMALL:ns0\n', ''))
+        result, details = self.check('--config-file', str(self.config_file))['options']
+        self.assertEqual('warning', result)
+        self.assertIn('[mdev_nvidia-35] device_addresses = 0000:84:00.0: this host has no such parent', details)
+        self.assertIn('[devices] enabled_mdev_types = nvidia-35: no parent that', details)
+
+    def systemctl(self, command: str, environment: str = '') -> None:
+        """Have systemd tell of a unit of Nova's compute service. The rest of this machine's systemd is not asked."""
+        path = pathlib.Path(self.directory, 'bin')
+        path.mkdir(exist_ok=True)
+        path.joinpath('systemctl').write_text(
+            '#!/bin/sh\necho LoadState=loaded\n'
+            f"echo 'ExecStart={{ path=/none ; argv[]={command} ; ignore_errors=no ; pid=0 }}'\n"
+            f"echo 'Environment={environment}'\n")
+        path.joinpath('systemctl').chmod(0o755)
+        for name in ('nova-compute', 'devicetrack-nova-compute'):
+            path.joinpath(name).write_text('#!/bin/sh\n')
+            path.joinpath(name).chmod(0o755)
+        self.useFixture(fixtures.EnvironmentVariable('PATH', f'{path}:{os.environ["PATH"]}'))
+
+    def test_the_files_are_those_of_the_unit(self) -> None:
+        second = pathlib.Path(self.directory, 'nova-compute.conf')
+        second.write_text('[DEFAULT]\ncompute_driver = libvirt.LibvirtDriver\n')
+        self.config_file.write_text(self.config_file.read_text().replace('compute_driver', '#'))
+        program = f'{self.directory}/bin/nova-compute'
+        self.systemctl(f'{program} --config-file={self.config_file} --config-file {second} '
+                       f'--log-file={self.directory}/nova.log')
+        self.assertEqual(('ok', ''), self.check()['command line'])
+        self.assertFalse(os.path.exists(f'{self.directory}/nova.log'))
+        # With the first file alone no service starts; the unit does not start it so either.
+        result, details = self.check('--config-file', str(self.config_file))['command line']
+        self.assertEqual('failure', result)
+        self.assertIn(f'starts the service with other files: {self.config_file} {second}', details)
+        self.systemctl(f'{program} --config-file={self.config_file}')
+        result, details = self.check()['command line']
+        self.assertEqual('failure', result)
+        self.assertIn('[DEFAULT] compute_driver = None: it must be libvirt.LibvirtDriver', details)
+
+    def test_a_command_line_with_which_no_service_starts(self) -> None:
+        program = f'{self.directory}/bin/devicetrack-nova-compute'
+        for words, reason in ((f'{program}-gone/nova-compute', 'this user cannot run the program'),
+                              (f'{program} --log-file={self.directory}/none/nova.log', 'this user cannot write it')):
+            self.systemctl(f'{words} --config-file={self.config_file}')
+            result, details = self.check()['command line']
+            self.assertEqual('failure', result)
+            self.assertIn(reason, details)
+        self.systemctl(f'{program} --config-file={self.config_file} --no-such-option')
+        self.assertIn('the service does not take ', self.run_to(cmd_base.USAGE, '--check')[1])
+        self.systemctl(f'{program} $OPTIONS')
+        self.assertIn('nobody can tell with which arguments', self.run_to(cmd_base.USAGE, '--check')[1])
+        self.assertEqual('ok', self.check('--config-file', str(self.config_file))['command line'][0])
 
     def test_without_a_message_broker_it_says_what_it_can_and_ends(self) -> None:
         text = self.config_file.read_text()
@@ -69,7 +128,7 @@ class ProcessTestCase(base.TestCase):
         self.config_file.write_text(text.replace('transport_url = fake:/', 'transport_url = rabbit://127.0.0.1:1/'))
         out, _err = self.run_to(cmd_base.ATTENTION, '--check', '-f', 'json', '--config-file', str(self.config_file))
         found = {check['check']: check for check in json.loads(out)}
-        self.assertEqual(['state directory', 'Nova', 'options', 'privileges', 'record'], list(found))
+        self.assertEqual(['state directory', 'Nova', 'command line', 'options', 'privileges', 'record'], list(found))
         self.assertIn('ns0', found['options']['details'])
         self.assertIn('the conductor does not answer', found['record']['details'])
         self.assertIn('moves, guests and nova-compute were not looked at', found['record']['details'])

@@ -481,7 +481,8 @@ class AdoptTestCase(HostTestCase):
         self.assertEqual(adoption.WARNING, before.pop('nova-compute'))
         self.stop_service()
         self.assertEqual(adoption.WARNING, before.pop('guests'))
-        self.assertEqual({'state directory', 'Nova', 'options', 'privileges', 'record', 'moves'}, before.keys())
+        self.assertEqual({'state directory', 'Nova', 'command line', 'options', 'privileges', 'record', 'moves'},
+                         before.keys())
         self.assertEqual({adoption.OK}, set(before.values()))
         self.flags(pmem_namespaces='SMALL:ns_0|ns_9', group='libvirt')
         found = {check.check: check for check in self.adopting().checks()}

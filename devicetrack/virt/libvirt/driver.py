@@ -157,7 +157,7 @@ class LibvirtDriver(guests.Guests):
         try:
             privileged.check_rights()
         except OSError as error:
-            raise exception.CommandFailed('privileged daemon', error.strerror or str(error)) from error
+            raise exception.CommandFailed('privsep-helper', error.strerror or str(error)) from error
 
     def resource_classes(self) -> frozenset[str]:
         return frozenset().union(*(kind.resource_classes for kind in self._kinds.values()))

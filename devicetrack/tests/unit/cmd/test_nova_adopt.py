@@ -66,8 +66,8 @@ def story() -> adoption.AdoptedHost:
 class Told:
     """Stands for :class:`devicetrack.cmd.nova_host.NovaHost`, which asks a Nova that runs."""
 
-    def __init__(self, plan: AdoptionPlan | Exception) -> None:
-        self._plan = plan
+    def __init__(self, plan: AdoptionPlan | Exception, *unmet: str) -> None:
+        self._plan, self.unmet = plan, unmet
         self.applied = False
 
     def plan(self) -> AdoptionPlan:
@@ -83,7 +83,7 @@ class Told:
     def checks(self) -> Iterator[HostCheck]:
         yield HostCheck('state directory', adoption.OK, '')
         plan = self.plan()
-        yield from adoption.checks_of_host(plan.obstacles, plan.unread)
+        yield from adoption.checks_of_host(plan.obstacles, self.unmet, plan.unread)
         yield from adoption.checks_of_guests(plan)
 
 
@@ -168,6 +168,8 @@ class AdoptTestCase(base.TestCase):
                           'guests': 'warning', 'nova-compute': 'ok'}, found)
         self.told = Told(AdoptionPlan([AdoptionLine(adoption.ALREADY, MATCHED, (), '')], [], [], 0, False))
         self.run_to(cmd_base.OK, '--check')
+        self.told = Told(AdoptionPlan([], [], [], 0, False), 'the host has no such parent')
+        self.assertIn('warning options\n    the host has no such parent', self.run_to(cmd_base.ATTENTION, '--check')[0])
         self.told = Told(AdoptionPlan([], ['a'], ['b'], 0, True))
         found = {line['check']: line['result'] for line in json.loads(
             self.run_to(cmd_base.ATTENTION, '--check', '-f', 'json')[0])}
