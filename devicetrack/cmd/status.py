@@ -30,6 +30,7 @@ from devicetrack.conf import manager as manager_options
 from devicetrack.conf import opts
 from devicetrack.conf import placement as placement_options
 from devicetrack.conf import spelling
+from devicetrack.nova import process
 from devicetrack.placement import healer
 from devicetrack.placement import session
 from devicetrack.placement.client import Client
@@ -114,9 +115,15 @@ class Checks(upgradecheck.UpgradeCommands):
 
     @_failing_on_errors
     def check_schema(self) -> upgradecheck.Result:
-        """Check that the store is there, can be written, and has the schema of this release."""
+        """Check that the store is there, can be written, and has the schema of this release, or will get it."""
         with contextlib.closing(sql.open_store(self._conf)) as store:
-            store.check()
+            try:
+                store.check()
+            except exception.SchemaMismatch as error:
+                if not _is_made_at_start(error):
+                    raise
+                return upgradecheck.Result(upgradecheck.Code.SUCCESS, (
+                    f'schema {error.found or "none"}: the service makes it {error.wanted} when it starts'))
         return upgradecheck.Result(upgradecheck.Code.SUCCESS)
 
     @_failing_on_errors
@@ -125,8 +132,10 @@ class Checks(upgradecheck.UpgradeCommands):
         with contextlib.closing(sql.open_store(self._conf)) as store:
             try:
                 store.check()
-            except exception.SchemaMismatch:
-                return _SCHEMA_FIRST
+            except exception.SchemaMismatch as error:
+                return _SCHEMA_FIRST if not _is_made_at_start(error) else upgradecheck.Result(
+                    upgradecheck.Code.SUCCESS, None if error.found is None else (
+                        'not checked: check them once the service has started'))
             kinds.load(self._conf)
             found = schema.migrate_details(store, max_rows=0)
         if found.unreadable:
@@ -173,10 +182,16 @@ class Checks(upgradecheck.UpgradeCommands):
     )
 
     def check(self) -> upgradecheck.Code:
-        """Run the checks; the one of placement only if it is configured."""
-        if _has_placement(self._conf):
+        """Run the checks; the one of placement only if it is configured and this library reports the host there."""
+        if not process.has_nova() and _has_placement(self._conf):
             self._upgrade_checks = (*self._upgrade_checks, ('Placement', type(self).check_placement))
         return super().check()
+
+
+def _is_made_at_start(error: exception.SchemaMismatch) -> bool:
+    """Whether the service itself makes the schema of this release when it starts, as Nova's does."""
+    return process.has_nova() and error.remedy == schema.remedy(error.found) and (
+        error.found is None or schema.is_known(error.found))
 
 
 _ADVICE: Final = {

@@ -40,13 +40,18 @@ def choose_threads() -> None:
     import nova.cmd.compute  # noqa: F401      # loading it chooses the threads
 
 
+def has_nova() -> bool:
+    """Whether Nova is installed beside this program: then the service of this host is Nova's. This does not load it."""
+    return util.find_spec('nova') is not None
+
+
 def share_root_helper(conf: Any) -> None:
     """Have a program that does not load Nova start its privileged daemon as Nova's programs do, if Nova is installed.
 
     Else a command would ask ``sudo`` for a program that Nova's user may only start by nova-rootwrap. ``helper_command``
     in ``[devicetrack_privileged]`` counts more. A program that runs as root needs no daemon.
     """
-    if os.geteuid() == 0 or util.find_spec('nova') is None:
+    if os.geteuid() == 0 or not has_nova():
         return
     from oslo_config import cfg
     from oslo_privsep import priv_context

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 from typing import Any
@@ -197,6 +198,35 @@ class UpgradeCheckTestCase(base.TestCase):
         code, results, details = self.check()
         self.assertEqual((FAILURE, FAILURE, WARNING), (code, results['Store schema'], results['Stored details']))
         self.assertIn('devicetrack-manage db sync', details)
+
+    def have_nova(self) -> None:
+        """Put Nova into the environment of this program, where it is only looked for."""
+        path = self.useFixture(base_fixtures.TempDir()).path
+        os.mkdir(os.path.join(path, 'nova'))
+        self.useFixture(base_fixtures.MonkeyPatch('sys.path', [*sys.path, path]))
+
+    def test_beside_nova_the_service_makes_the_store_and_nothing_is_said_of_placement(self) -> None:
+        self.have_nova()
+        self.lines = ('[placement]', 'auth_type = none', 'endpoint_override = http://127.0.0.1:1')
+        self.host.manager.close()
+        path = os.path.join(self.state_path, 'devicetrack.sqlite')
+        old = {'Configuration': SUCCESS, 'Files': SUCCESS, 'Store schema': SUCCESS, 'Stored details': SUCCESS}
+        with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute("UPDATE alembic_version SET version_num = '0012'")
+        code, results, details = self.check()
+        self.assertEqual((SUCCESS, old), (code, results))
+        self.assertIn('schema 0012: the service makes it ', details)
+        with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute("UPDATE alembic_version SET version_num = '9999'")
+        self.assertEqual(FAILURE, self.check()[0])
+        os.remove(path)
+        code, results, details = self.check()
+        self.assertEqual((SUCCESS, old), (code, results))
+        self.assertIn('schema none: the service makes it ', details)
+        with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute('CREATE TABLE hosts (another TEXT)')
+        os.chmod(path, 0o600)
+        self.assertEqual(FAILURE, self.check()[0])
 
     def test_a_store_that_this_user_cannot_look_for(self) -> None:
         self.host.manager.close()
