@@ -5,6 +5,7 @@
 # make crash-test  kill a service at every step of everything it does, on three databases
 # make host-test   the library on real compute hosts: virtual machines with namespaces and mediated devices
 # make cloud-test  Nova's services, two compute hosts, and what operations of Nova lose (ARGS='[--write] [REGEX]')
+# make debian-test  the packages of Debian 13: install by the guide's own commands, adopt two guests, go back
 # make nova-test  ours in one process with Nova, and Nova's own suites with the adapter and without (ARGS='34 --all')
 # make mutation-test  change the code in one place at a time, and see whether a test fails: what the tests prove
 # make model-check  every order of operations and crashes up to a depth (DEPTH=n), each mutant of it found
@@ -26,7 +27,7 @@ EXTRAS = libvirt,metrics,pictures,placement,test
 ARGS =
 DEPTH =
 
-.PHONY: help demo test thorough-test quick bench-nova crash-test host-test cloud-test nova-test model-check mutation-test nova-seams corpus bench docs lint setup clean
+.PHONY: help demo test thorough-test quick bench-nova crash-test host-test cloud-test debian-test nova-test model-check mutation-test nova-seams corpus bench docs lint setup clean
 .NOTPARALLEL:
 
 help:
@@ -97,6 +98,9 @@ host-test: $(VENV)/.installed $(VENV)/.packages-host
 
 cloud-test: $(VENV)/.packages-cloud
 	$(BIN)/tox run -e cloud -- $(ARGS)
+
+debian-test: $(VENV)/.installed $(VENV)/.packages-host
+	$(BIN)/python -m devicetrack.tests.debian $(ARGS)
 
 NOVA = $(firstword $(filter 31 33 34,$(ARGS)) 34)
 

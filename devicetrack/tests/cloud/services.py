@@ -43,14 +43,15 @@ class Services(fixtures.Fixture):
     """What compute hosts of a cloud need, and what an administrator speaks to.
 
     ``url`` is nova-api's, ``placement`` and ``database`` are the servers, ``ports`` says for each port that compute
-    hosts know where it leads. ``directory`` has configuration and logs.
+    hosts know where it leads, and ``own`` has the addresses of this machine. ``directory`` has configuration and logs.
 
     :param image: the bytes of the only image
+    :param threads: whether Nova's services run native threads, which releases before 34 do not all
     """
 
-    def __init__(self, image: bytes) -> None:
+    def __init__(self, image: bytes, threads: bool = True) -> None:
         super().__init__()
-        self._image = image
+        self._image, self._threads = image, threads
 
     def _setUp(self) -> None:
         self.directory = pathlib.Path(scratch.make('nova'))
@@ -77,12 +78,14 @@ class Services(fixtures.Fixture):
 
     def _configure(self) -> None:
         messages, placement, others = (f'127.0.0.1:{self.ports[port]}' for port in PORTS)
-        own = settings.Addresses(messages, placement, others, self.message_user)
+        self.own = own = settings.Addresses(messages, placement, others, self.message_user)
         self.cell_url, api_url, self._none_url = (
             self.database.text_url(self.database.create_database()) for _ in range(3))
         text = settings.text(settings.controller(own, str(self.directory), self.cell_url, api_url))
         (self.directory / 'nova.conf').write_text(text)
-        original = pathlib.Path(sys.prefix, 'etc', 'nova', 'api-paste.ini').read_text()
+        # A distribution's Nova has it below /etc.
+        paths = (pathlib.Path(prefix, 'etc', 'nova', 'api-paste.ini') for prefix in (sys.prefix, '/'))
+        original = next(path for path in paths if path.exists()).read_text()
         (self.directory / 'api-paste.ini').write_text(settings.pipeline(original))
 
     def _make_databases(self) -> None:
@@ -90,20 +93,22 @@ class Services(fixtures.Fixture):
                         ['db', 'sync'], ['cell_v2', 'create_cell', '--name', 'one']):
             done = subprocess.run(
                 [_program('nova-manage'), '--config-file', self.directory / 'nova.conf', *command], text=True,
-                env=self._environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+                env=self._environment(self._threads), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT)
             if done.returncode:
                 raise Failed(f'nova-manage {" ".join(command[:2])} failed:\n{done.stdout[-LONGEST_LOG:]}')
 
-    def _environment(self) -> dict[str, str]:
-        return os.environ | {'OS_NOVA_CONFIG_DIR': str(self.directory), 'OS_NOVA_DISABLE_EVENTLET_PATCHING': 'true',
-                             'PYTHONWARNINGS': 'ignore'}
+    def _environment(self, threads: bool) -> dict[str, str]:
+        return os.environ | {'OS_NOVA_CONFIG_DIR': str(self.directory), 'PYTHONWARNINGS': 'ignore'} | (
+            {'OS_NOVA_DISABLE_EVENTLET_PATCHING': 'true'} if threads else {})
 
     def _start(self) -> None:
         configuration = ['--config-file', str(self.directory / 'nova.conf')]
         api = [sys.executable, '-m', 'devicetrack.tests.cloud.compute_api', str(self._port)]
         self._run('nova-conductor', [_program('nova-conductor'), *configuration])
         self._run('nova-scheduler', [_program('nova-scheduler'), *configuration])
-        process = self._run('nova-api', api)
+        # The server of nova-api is our own, which has threads.
+        process = self._run('nova-api', api, threads=True)
         until = time.monotonic() + _START_S
         while process.poll() is None and time.monotonic() < until:
             try:
@@ -113,10 +118,11 @@ class Services(fixtures.Fixture):
                 time.sleep(_LOOK_AGAIN_S)
         raise Failed(f'nova-api did not start:\n{self.logs()}')
 
-    def _run(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
+    def _run(self, name: str, command: list[str], threads: bool | None = None) -> subprocess.Popen[bytes]:
+        threads = self._threads if threads is None else threads
         with (self.directory / f'{name}.out').open('wb') as out:
             process = subprocess.Popen(
-                ['setpriv', '--pdeathsig', 'TERM', '--', *command], env=self._environment(), cwd=self.directory,
+                ['setpriv', '--pdeathsig', 'TERM', '--', *command], env=self._environment(threads), cwd=self.directory,
                 stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
         self.addCleanup(_end, process)
         return process

@@ -126,7 +126,7 @@ def is_kept(directory: pathlib.Path) -> bool:
 
 
 @contextlib.contextmanager
-def one_builder(debian: int) -> Iterator[None]:
+def one_builder(debian: int | str) -> Iterator[None]:
     with open(cache() / f'debian{debian}.lock', 'w') as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
