@@ -19,18 +19,22 @@ from nova.db.main import api as nova_database
 from nova.tests import fixtures as nova_fixtures
 from nova.tests.functional import integrated_helpers as nova_helpers
 from nova.tests.functional.libvirt import integrated_helpers
+from oslo_config import cfg
 
+from devicetrack.conf import nova as nova_options
 from devicetrack.nova import binding
 from devicetrack.nova import install
 from devicetrack.nova import service
 from devicetrack.testing import scratch
 from devicetrack.tests.nova import hypervisor
+from devicetrack.tests.nova import pci as shown_pci
 from devicetrack.tests.nova import pmem
 from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import containment
 from devicetrack.virt.libvirt import mdev_sysfs
 from devicetrack.virt.libvirt import vfio_migration
 from devicetrack.virt.libvirt import vgpu_sysfs
+from devicetrack.virt.libvirt.kinds import pci
 from devicetrack.virt.libvirt.kinds import vpmem
 
 # Nova's tests have a kernel of 2019, and versions of libvirt and QEMU that can move such guests. So could the kernels
@@ -109,6 +113,8 @@ def begin(adapter: bool) -> None:
     _with_a_world()
     if adapter:
         as_on_a_host()
+        # Nova's results must be the same while somebody looks at its functions.
+        cfg.set_defaults(nova_options.OPTIONS, pci=nova_options.OBSERVE)
         install.install(connect=WORLD.connect, state_path=WORLD.state_path)
 
 
@@ -203,3 +209,11 @@ def as_on_a_host() -> None:
         kind._source = pmem.Source(ours, WORLD.pmem)
 
     _put(vpmem.VPMEM, '__init__', with_files)
+    begin_kind = pci.PCI.__init__
+
+    def with_functions(kind: pci.PCI, conf: Any, ours: connection.Connection) -> None:
+        begin_kind(kind, conf, ours)
+        if type(kind) is pci.PCI:
+            shown_pci.show(kind)
+
+    _put(pci.PCI, '__init__', with_functions)

@@ -14,6 +14,8 @@ from nova.tests.functional.libvirt import test_pci_in_placement
 import requests
 
 from devicetrack import exception
+from devicetrack.engine import findings
+from devicetrack.nova import binding
 from devicetrack.nova import pci_functions
 from devicetrack.tests.nova import adapted
 
@@ -107,3 +109,46 @@ class ReadTestCase(FunctionsTestCase):
         functions, tracker = self.functions, self.tracker
         tracker.pci_tracker = None
         self.assertRaises(exception.NotReady, functions.all)
+
+
+class ObserveTestCase(FunctionsTestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.manager = binding.of(self.computes[HOST].driver).manager
+
+    def audit(self) -> list[tuple[str, str, str]]:
+        self._run_periodics()
+        return [(one.kind, one.severity, one.device.identifier)
+                for one in self.manager.update_available_resource(None, HOST)]
+
+    def domain(self, server: str) -> Any:
+        return self.computes[HOST].driver._host.get_connection().lookupByUUIDString(server)
+
+    def test_nothing_is_wrong_through_the_life_of_a_server_and_its_owner_is_in_the_history(self) -> None:
+        rows = len(self.manager.store.records())
+        server = self.boot()
+        self.assertEqual([], self.audit())
+        self._stop_server({'id': server})
+        self.assertEqual([], self.audit())
+        self._start_server({'id': server})
+        self._suspend_server({'id': server})
+        self.assertEqual([], self.audit())
+        self._resume_server({'id': server})
+        self.assertEqual([], self.audit())
+        self._delete_server({'id': server})
+        self.assertEqual([], self.audit())
+        self.assertEqual([('claimed', server), ('freed', server)], [
+            (one.event.event, one.event.instance_uuid) for one in self.manager.store.events_of_device(CARD)])
+        self.assertEqual(rows, len(self.manager.store.records()))
+
+    def test_a_domain_and_the_row_differ(self) -> None:
+        server = self.boot()
+        row, = self.tracker.pci_tracker.pci_devs
+        row.status, row.instance_uuid = 'available', None
+        found = self.manager.update_available_resource(None, HOST)
+        row.status, row.instance_uuid = 'allocated', server
+        self.assertEqual([(findings.USED_UNRECORDED, (server,))], [(one.kind, one.users) for one in found])
+        self.domain(server)._def['devices']['hostdevs'].clear()
+        self.assertEqual([(findings.RECORDED_UNUSED, 'warning', CARD)], self.audit())
+        self.assertEqual('allocated', self.card().status)
