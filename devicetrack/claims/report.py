@@ -69,7 +69,9 @@ from devicetrack.objects.choice import Choice
 from devicetrack.objects.choice import classes
 from devicetrack.objects.pci_alias import PCIAlias
 from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import Record
+from devicetrack.objects.values import SeenDevice
 from devicetrack.objects.values import Usage
 from devicetrack.objects.values import WipeProgress
 from devicetrack.store import api as store_api
@@ -83,7 +85,8 @@ WITHHELD: Final = 'withheld'
 CREATABLE: Final = 'creatable'
 UNKNOWN: Final = 'unknown'
 MISSING: Final = 'missing'
-STATUSES: Final = (FREE, HELD, RELEASING, WITHHELD, CREATABLE, MISSING, UNKNOWN)
+OBSERVED: Final = 'observed'
+STATUSES: Final = (FREE, HELD, RELEASING, WITHHELD, CREATABLE, MISSING, OBSERVED, UNKNOWN)
 
 NOT_MADE_YET: Final = 'not made yet'
 
@@ -342,6 +345,8 @@ class Observer:
         lines += [_line_without_device(*missing.key, MISSING, (
             Reason(f'{missing.option} names it', missing.reason),))
             for target, missing in options.items() if target not in listed and target not in causes]
+        lines += map(_observed, views.inventory.observed, map(views.seen.get, (
+            device.key for device in views.inventory.observed)))
         lines.sort(key=lambda line: (line.kind, line.parent or '', line.identifier is None, line.identifier or '',
                                      line.resource_class or ''))
         lines += [_line_without_device(unknown.what, None, UNKNOWN, (Reason(unknown.reason),))
@@ -513,6 +518,16 @@ def _line_of(device: states.DeviceState, names: Mapping[str, str], wiping: Mappi
     return Line(device.kind, device.identifier, status, 1, device.resource_class, names.get(device.provider_uuid),
                 device.provider_uuid, device.parent, device.numa_node, device.instance_uuid, tuple(found),
                 device.details, wiping.get(key))
+
+
+def _observed(device: InventoryDevice, seen: SeenDevice | None) -> Line:
+    """A device that the service hands out itself, and its owner by the last audit of the manager."""
+    owner = None if seen is None else seen.instance_uuid
+    found = [Reason('handed out by the compute service', '' if owner is None else f'instance {owner}')]
+    if device.unhealthy is not None:
+        found.insert(0, Reason(vocabulary.UNHEALTHY, device.unhealthy))
+    return Line(device.kind, device.identifier, OBSERVED, 1, device.resource_class, None, None, device.parent,
+                device.numa_node, owner, tuple(found), device.details)
 
 
 def _line_without_device(kind: str, identifier: str | None, status: str, reasons: tuple[Reason, ...],

@@ -18,7 +18,8 @@ from devicetrack.pictures import natural
 from devicetrack.store.api import Host
 from devicetrack.store.api import Tally
 
-_COUNTED: Final = (report.FREE, report.HELD, report.RELEASING, report.WITHHELD, report.CREATABLE, report.MISSING)
+_COUNTED: Final = (report.FREE, report.HELD, report.RELEASING, report.WITHHELD, report.CREATABLE, report.MISSING,
+                   report.OBSERVED)
 
 
 class List(base.Lister):

@@ -23,7 +23,8 @@ from devicetrack.objects.values import WipeProgress
 from devicetrack.pictures import natural
 
 # The states of fields, in the order of legends. A part that could not be read has no field.
-STATES: Final = (report.HELD, report.FREE, report.CREATABLE, report.RELEASING, report.WITHHELD, report.MISSING)
+STATES: Final = (report.HELD, report.FREE, report.CREATABLE, report.RELEASING, report.WITHHELD, report.MISSING,
+                 report.OBSERVED)
 
 # Kind, parent, and for devices without a parent the resource class.
 _Group = tuple[str, str | None, str | None]

@@ -24,12 +24,13 @@ from devicetrack.pictures.pages import node_name
 
 # The mark of each state, and the mark for a terminal that has only ASCII.
 _MARKS: Final = {report.HELD: ('■', '#'), report.FREE: ('□', '.'), report.CREATABLE: ('+', '+'),
-                 report.RELEASING: ('◧', '~'), report.WITHHELD: ('⊠', 'x'), report.MISSING: ('!', '!')}
+                 report.RELEASING: ('◧', '~'), report.WITHHELD: ('⊠', 'x'), report.MISSING: ('!', '!'),
+                 report.OBSERVED: ('○', 'o')}
 
 # Some of the eight colours that every terminal has, in the shades that its user chose.
 _COLOURS: Final = {report.HELD: '34', report.FREE: '32', report.CREATABLE: '32', report.RELEASING: '33',
-                   report.WITHHELD: '31', report.MISSING: '35', vocabulary.CRITICAL: '31', vocabulary.WARNING: '33',
-                   vocabulary.NOTE: '36'}
+                   report.WITHHELD: '31', report.MISSING: '35', report.OBSERVED: '36', vocabulary.CRITICAL: '31',
+                   vocabulary.WARNING: '33', vocabulary.NOTE: '36'}
 _BOLD: Final = '1'
 
 _GAP: Final = '  '

@@ -15,6 +15,8 @@ from devicetrack.engine.findings import Finding
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestConfig
 from devicetrack.objects.values import Holding
+from devicetrack.pictures import host as pictures
+from devicetrack.pictures import terminal
 from devicetrack.testing import libvirt as libvirt_fixtures
 from devicetrack.testing import pci as made
 from devicetrack.testing import pci_guests
@@ -249,6 +251,21 @@ class ObservedTestCase(base.TestCase):
         self.hardware.mount('nvme1n1', '/srv')
         self.assertEqual({(findings.DETAILS_DIFFER, DISK), (findings.UNHEALTHY, OTHER)},
                          {(one.kind, one.device.identifier) for one in observer.audit()})
+
+    def test_lists_and_maps_show_whose_they_are(self) -> None:
+        self.start()
+        guest = self.boot(DISK)
+        self.audit()
+        self.hardware.mount('nvme1n1', '/srv')
+        observer = report.Observer(self.host.store.hosts()[0], self.host.machine.driver, self.host.store, self.conf)
+        lines = observer.inventory()
+        told = {line.identifier: '; '.join(map(str, line.reasons)) for line in lines if line.status == report.OBSERVED}
+        by_service = 'handed out by the compute service'
+        self.assertEqual({DISK: f'{by_service}: instance {guest}', OTHER: (
+            f'unhealthy: the host uses it: /srv is mounted from nvme1n1; {by_service}')}, told)
+        drawn = '\n'.join(terminal.Pen(120).hosts([pictures.read('host', lines, [], [])]))
+        for words in (guest, '/srv', '2 observed'):
+            self.assertIn(words, drawn)
 
     def test_what_was_seen_is_damaged(self) -> None:
         self.start()
