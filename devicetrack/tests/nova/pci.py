@@ -13,18 +13,23 @@ from devicetrack.virt.libvirt.kinds import pci
 
 def functions(fake: Any) -> Iterator[pci_sysfs.Function]:
     """Read those of a connection of Nova's tests from their node devices."""
-    found = {}
+    found: dict[str, pci_sysfs.Function] = {}
     for device in fake.pci_info.devices.values():
-        described = etree.fromstring(device.XMLDesc(0)).find('capability[@type="pci"]')
+        described: Any = etree.fromstring(device.XMLDesc(0)).find('capability[@type="pci"]')
         physfn = described.find('capability[@type="phys_function"]/address')
         vfs = described.findall('capability[@type="virt_functions"]/address')
         address = _address(*(int(described.findtext(name)) for name in ('domain', 'bus', 'slot', 'function')))
         found[address] = pci_sysfs.Function(
-            address, *(described.find(name).get('id').removeprefix('0x') for name in ('vendor', 'product')),
-            class_code='020000', iommu_group=len(found) + 1, physfn=None if physfn is None else _read(physfn),
+            address, _id(described, 'vendor'), _id(described, 'product'), class_code='020000',
+            iommu_group=len(found) + 1, physfn=None if physfn is None else _read(physfn),
             vf_number=None if physfn is None else 0, vfs=tuple(map(_read, vfs)), total_vfs=len(vfs))
     for _address_of, function in sorted(found.items()):
         yield function._replace(parent=found.get(function.physfn or ''))
+
+
+def _id(described: Any, name: str) -> str:
+    found: str = described.find(name).get('id')
+    return found.removeprefix('0x')
 
 
 def _read(element: Any) -> str:
