@@ -117,7 +117,8 @@ class Binding:
             LOG.warning('The domains of host %(host)s could not be read: %(error)s',
                         {'host': self.host, 'error': error})
         return interrupted.SourceHost(self.host, self.providers.node_uuid,
-                                      {held.instance_uuid for held in self.manager.held()}, usage)
+                                      {held.instance_uuid for held in self.manager.held()}, usage,
+                                      self.manager.classes)
 
     def record_paths(self) -> None:
         """Have Nova's record name the paths of this boot, for the instances that have rows.
@@ -192,7 +193,7 @@ class Binding:
     def _make_ready(self, instance: Any, new_definition: bool) -> None:
         with errors.as_failure(instance):
             if not self.manager.realize(None, Subject(instance), self._before_move(instance), new_definition):
-                self._check_asks_for_none(instance)
+                self.check_asks_for_none(instance)
 
     def guest_config(self, instance: Any) -> GuestConfig:
         """Return the elements for the guest's definition.
@@ -275,7 +276,7 @@ class Binding:
 
         If a copy of it ends at that moment, libvirt undefines it here. Then it may have left, and is not noted.
         """
-        here = self._is_here(instance)
+        here = self.has(instance.uuid) and self._is_here(instance)
         yield
         if here and self._has_domain(instance):
             self._seen.add(instance.uuid)
@@ -306,9 +307,20 @@ class Binding:
         """Note that the guest begins to leave, or has left: if it does not run here, it may run elsewhere."""
         self._seen.discard(instance.uuid)
 
-    def _check_asks_for_none(self, instance: Any) -> None:
-        """Refuse a guest without rows whose flavor asks for devices: one from before this adapter would lose them."""
-        missing = sorted(resources.asked(instance.flavor, self.manager.classes, self.manager.aliases))
+    def asked(self, instance: Any) -> frozenset[str]:
+        """Return the classes of this host's devices that the flavor of an instance asks for.
+
+        :raises BadRequest: an extra spec is not valid
+        """
+        return resources.asked(instance.flavor, self.manager.classes, self.manager.aliases)
+
+    def check_asks_for_none(self, instance: Any) -> None:
+        """Refuse a guest without rows whose flavor asks for devices: one from before this adapter would lose them.
+
+        :raises RowsMissing: its flavor asks for some
+        :raises BadRequest: as :meth:`asked`
+        """
+        missing = sorted(self.asked(instance))
         if missing:
             raise exception.RowsMissing(instance.uuid, f'its flavor asks for {", ".join(missing)}, but nothing is '
                                         'recorded for it here: adopt its devices')

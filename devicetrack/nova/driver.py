@@ -219,7 +219,8 @@ def check_at_destination(original: Callable[..., Any], driver: Any, context: Any
     host = binding.of(driver)
     data = original(driver, context, instance, *args, **kwargs)
     with errors.as_failed_check(instance):
-        wire.put_question(data, host.manager.check_can_live_migrate_destination(Subject(instance)))
+        if host.asked(instance):
+            wire.put_question(data, host.manager.check_can_live_migrate_destination(Subject(instance)))
     return data
 
 
@@ -227,19 +228,24 @@ def check_at_destination(original: Callable[..., Any], driver: Any, context: Any
 def check_at_source(original: Callable[..., Any], driver: Any, context: Any, instance: Any, dest_check_data: Any,
                     *args: Any, **kwargs: Any) -> Any:
     host = binding.of(driver)
+    check = None
     with errors.as_failed_check(instance):
-        asked = wire.question(dest_check_data)
-    if asked is None and host.has(instance.uuid):
-        raise nova_exception.MigrationPreCheckError(
-            reason='The destination does not run devicetrack, and would give the devices of the guest to others too; '
-                   'migrate to a host that does, or cold')
+        if host.has(instance.uuid):
+            # Nova does not switch a guest with devicetrack's devices to post-copy: see vpmems() above.
+            asked = wire.question(dest_check_data)
+            check = host.manager.check_can_live_migrate_source(Subject(instance), asked)
+            if check.devices and asked is None:
+                raise nova_exception.MigrationPreCheckError(
+                    reason='The destination does not run devicetrack, or counts no such devices, and would give the '
+                           'devices of the guest to others too; migrate to a host that does, or cold')
+        else:
+            host.check_asks_for_none(instance)
     data = original(driver, context, instance, dest_check_data, *args, **kwargs)
     host.may_leave(instance)
-    if asked is not None:
-        with errors.as_failed_check(instance):
-            # Nova does not switch a guest with devicetrack's devices to post-copy: see vpmems() above.
-            check = host.manager.check_can_live_migrate_source(Subject(instance), asked)
-            wire.put_answer(data, check, host.manager.resources_of(instance.uuid))
+    if check is not None and check.devices:
+        wire.put_answer(data, check, host.manager.resources_of(instance.uuid))
+    else:
+        wire.take_away(data)
     return data
 
 
@@ -251,6 +257,7 @@ def claim_at_destination(original: Callable[..., Any], driver: Any, context: Any
     with errors.as_failed_check(instance):
         source = wire.source(migrate_data, instance)
         if not source.resources:
+            wire.take_away(migrate_data)        # a source of an earlier release answers for every guest
             # Without a claim, this host would hold the guest's next start until an earlier device of it has gone back.
             if host.manager.held(instance.uuid) and not host.has(instance.uuid):
                 tracker.claim_for_live_migration(host, context, instance, host.nodename, migration, allocs, source)

@@ -59,12 +59,14 @@ class SourceHost(NamedTuple):
     :param node_uuid: the UUID of its provider in placement
     :param uuids: the instances that have devices on it
     :param usage: its domains; None if libvirt does not answer
+    :param classes: the resource classes of its devices
     """
 
     name: str
     node_uuid: str
     uuids: Collection[str]
     usage: Usage | None
+    classes: Collection[str]
 
     def runs(self, instance_uuid: str) -> bool | None:
         """Whether the guest of an instance runs here; None if that is unknown."""
@@ -90,6 +92,8 @@ class MoveOutcome(NamedTuple):
 
 def end(source: SourceHost, placement: Any, only: Collection[str] | None = None) -> list[MoveOutcome]:
     """End the moves from a host whose instances Nova has taken back, and remove what others left in placement.
+
+    The moves of instances without devices are left to Nova.
 
     Call it when the service starts, after Nova has checked each instance and before it receives messages: at that time
     nobody works on a move. A move that cannot be ended now is left to the next start; until then none of its devices is
@@ -163,7 +167,10 @@ def _left_to_do(context: Any, source: SourceHost, placement: Any,
     for migration, instance in _taken_back(context, source, open_, placement):
         yield migration, functools.partial(_end, context, source, migration, instance, placement)
     for migration in _left_behind(context, source, [one for one in open_ if one.uuid in consumers]):
-        yield migration, functools.partial(_remove, context, source, migration, placement)
+        # The instance may have no devices here any more, so only the allocations say what it had.
+        allocated = placement.get_allocs_for_consumer(context, migration.uuid)['allocations'].values()
+        if any(name in source.classes for at in allocated for name in at['resources']):
+            yield migration, functools.partial(_remove, context, source, migration, placement)
 
 
 def _taken_back(context: Any, source: SourceHost, begun: Sequence[Any], placement: Any) -> Iterator[tuple[Any, Any]]:

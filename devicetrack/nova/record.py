@@ -149,14 +149,16 @@ class NovaRecord:
         last = {uuid: service.last_move(context, uuid) for uuid in found}
         return {uuid: one for uuid, one in found.items() if last[uuid] is not None and one.id == last[uuid].id}
 
-    def end_moves(self, node: ComputeNode, uuids: Set[str], usage: Usage) -> list[interrupted.MoveOutcome]:
+    def end_moves(self, node: ComputeNode, uuids: Set[str], usage: Usage,
+                  classes: Set[str]) -> list[interrupted.MoveOutcome]:
         """End the moves of these instances away from the host that were interrupted, as the service does at its start.
 
         Call it while the service is stopped. The moves of other instances stay as they are.
 
         :param usage: the domains of the host
+        :param classes: the resource classes of its devices
         """
-        return interrupted.end(interrupted.SourceHost(self.host, node.uuid, uuids, usage),
+        return interrupted.end(interrupted.SourceHost(self.host, node.uuid, uuids, usage, classes),
                                report.report_client_singleton(), only=uuids)
 
     def providers(self, node: ComputeNode) -> ListedProviders:

@@ -3,6 +3,9 @@
 Nova's ``LibvirtLiveMigrateData`` has a map of strings, ``target_mdevs``, which names the destination's device for each
 mediated device of the source. Nova only looks up UUIDs in it. So every release carries one more key, and a host without
 this adapter ignores that key. Its value is JSON: the messages of this library, by name.
+
+If the data of a guest has that map at all, Nova takes the guest for one with devices: it cleans up at the source after
+the move, and at the destination after a failure. So the data of a guest that has no devices of ours gets no map.
 """
 
 from __future__ import annotations
@@ -86,6 +89,16 @@ def device_map(data: Any) -> DeviceMap | None:
     """
     text = _read(data).get(_MAP)
     return None if text is None else DeviceMap.from_text(text)
+
+
+def take_away(data: Any) -> None:
+    """Take our messages out of the data of a guest that has no devices of ours, so that it is as Nova made it."""
+    if 'target_mdevs' in data and KEY in data.target_mdevs:
+        others = {name: value for name, value in data.target_mdevs.items() if name != KEY}
+        if others:
+            data.target_mdevs = others
+        else:
+            delattr(data, 'target_mdevs')
 
 
 def without_devices(data: Any) -> Any:

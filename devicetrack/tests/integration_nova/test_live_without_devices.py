@@ -1,4 +1,6 @@
-"""A guest without devices arrives at a host where an earlier device of its instance is on its way back."""
+"""Live migrations of guests without devices: nothing of ours is in their data, and one may come where an earlier one of
+its devices is on its way back.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ from collections.abc import Callable
 import types
 from typing import Any
 
+from nova import exception as nova_exception
 from nova import objects
 from nova.objects import migrate_data
 
@@ -29,6 +32,7 @@ class Bound(binding.Binding):
     def __init__(self, host: fixtures.Host) -> None:
         self.host = self.nodename = host.name
         self.manager = host.manager
+        self._seen = set()
 
 
 class LiveWithoutDevicesTestCase(base.TestCase):
@@ -66,3 +70,49 @@ class LiveWithoutDevicesTestCase(base.TestCase):
         self.one.store.before('write', AssertionError('it writes'))
         self.come_back(migrate_data.LibvirtLiveMigrateData())
         self.one.store.clear()
+
+
+class DataTestCase(base.TestCase):
+    """What Nova finds in the data of a live migration. With ``target_mdevs``, the guest counts as one with devices."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.moves = self.useFixture(region.Region())
+        self.source, self.destination = (types.SimpleNamespace(devicetrack_binding=Bound(host))
+                                         for host in (self.moves.one, self.moves.two))
+
+    def check(self, instance: Any) -> Any:
+        """Nova's checks at both ends; returns the data that the source then begins with."""
+        made = driver.check_at_destination(lambda *_args: migrate_data.LibvirtLiveMigrateData(), self.destination, None,
+                                           instance)
+        said = driver.check_at_source(lambda _driver, _context, _instance, data: data, self.source, None, instance,
+                                      made)
+        return driver.claim_at_destination(
+            self.fail, self.destination, None, instance, said,
+            self.moves.migration(instance, 'two', compute_service.LIVE_MIGRATION), None, {})
+
+    def guest(self, **extra_specs: str) -> Any:
+        instance = self.moves.spawn('one')
+        instance.flavor = types.SimpleNamespace(name='a flavor', extra_specs=extra_specs)
+        return instance
+
+    def test_a_guest_without_devices_has_nothing_of_ours_in_it(self) -> None:
+        instance = self.guest()
+        self.moves.two.store.before('write', AssertionError('it writes'))
+        self.assertNotIn('target_mdevs', self.check(instance))
+        self.moves.two.store.clear()
+
+    def test_no_more_does_one_from_a_source_that_answers_for_every_guest(self) -> None:
+        instance, data = self.guest(), migrate_data.LibvirtLiveMigrateData()
+        wire.put_answer(data, self.moves.check(instance, 'two'), self.moves.one.manager.resources_of(instance.uuid))
+        self.assertIs(data, driver.claim_at_destination(self.fail, self.destination, None, instance, data, None, None,
+                                                        {}))
+        self.assertNotIn('target_mdevs', data)
+
+    def test_what_nova_itself_says_stays(self) -> None:
+        data = migrate_data.LibvirtLiveMigrateData(target_mdevs={'a': 'b', wire.KEY: '{}'})
+        wire.take_away(data)
+        self.assertEqual({'a': 'b'}, data.target_mdevs)
+
+    def test_a_guest_that_was_not_adopted_stays(self) -> None:
+        self.assertRaises(nova_exception.MigrationPreCheckError, self.check, self.guest(**{'hw:pmem': 'SMALL'}))
