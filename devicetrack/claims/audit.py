@@ -81,7 +81,7 @@ class Resume:
         """Finish interrupted work, settle started guests and moves, give back the devices of instances that are over.
 
         :param left: instances that live elsewhere without a migration, as two looks show: they are over here
-        :param forgotten: claims of which the service has forgotten everything, as two audits show
+        :param forgotten: rows of which the service has forgotten everything, as two audits show
         :param defined: instances that left for good, and whose guests are off and still defined, as two looks show
         :returns: whether it tried anything
         """
@@ -111,7 +111,7 @@ class Resume:
                     forgotten: Collection[Record]) -> None:
         """Continue the work for one instance. The caller works on it."""
         now = self._rows.of_instance(instance_uuid)
-        if now and forgotten and set(now) <= set(forgotten):
+        if now and forgotten and set(now) <= set(forgotten) and not any(map(self.may_boot, now)):
             _try(instance_uuid, self._life.release_all, now, False)
             return
         unchanged = [record for record in now if record in rows]
@@ -141,6 +141,10 @@ class Resume:
         self._life.settle(migrations.Settlement(arrive=tuple(
             record for record in self._rows.of_instance(instance_uuid)
             if record.role != vocabulary.OLD and _runs(record, usage))))
+
+    def may_boot(self, record: Record) -> bool:
+        """Whether an operation of this process is about to boot an instance that its service has not saved yet."""
+        return (record.state == vocabulary.CLAIMED and record.role != vocabulary.INCOMING and self.is_own(record))
 
     def _left_behind(self, instance_uuid: str, rows: Sequence[Record], views: Views) -> list[Record]:
         """The rows of an instance that is over, without those that an operation of this process is about to use.
@@ -251,7 +255,8 @@ def _odd(views: Views) -> Iterator[list[Record]]:
 
 def _work_waits(rows: Sequence[Record], views: Views) -> bool:
     uuid = rows[0].instance_uuid
-    return (is_over(uuid, views) or (views.instances or {}).get(uuid) == migrations.INSTANCE_ELSEWHERE
+    return (is_over(uuid, views)
+            or (views.instances or {}).get(uuid) in (migrations.INSTANCE_ELSEWHERE, migrations.INSTANCE_FORGOTTEN)
             or any(record.state == vocabulary.RELEASING or record.migration_uuid is not None
                    or _runs(record, views.usage) for record in rows))
 
@@ -321,6 +326,7 @@ AUDITS_PER_REMINDER: Final = 60
 
 # The audit itself continues these. If the row is gone or has changed since, there is nothing to report.
 _GOES_ON = (findings.RELEASE_PENDING, findings.ABANDONED, findings.STALE_MIGRATION, findings.UNKNOWN_OWNER)
+_OF_NOBODY = (findings.UNKNOWN_OWNER, findings.ABANDONED)
 _USED_BY_ANOTHER = (findings.WRONG_OWNER, findings.SHARED)
 # The rows of these belong to instances without an allocation.
 _OVER = (findings.ABANDONED, findings.STALE_MIGRATION)
@@ -342,7 +348,7 @@ class Audit:
         self._log, self._history, self._beside = FindingsLog(host.name), History(host), beside
         self._holdings = Holdings(host)
         self._since: dict[tuple[str, DeviceKey], int] = {}      # when this process first saw each finding
-        # The claims that the service had forgotten by the last audit. In the first audit that sees one, the call that
+        # The rows that the service had forgotten by the last audit. In the first audit that sees one, the call that
         # made it may not be over.
         self._forgotten: frozenset[Record] = frozenset()
 
@@ -478,8 +484,10 @@ class Audit:
         if used:
             self._unproven.disprove(used)
         # The service may not have saved the instance yet since its claim in this process.
-        return [finding for finding in found if finding.kind != findings.UNKNOWN_OWNER
-                or not ((row := views.owners.get(finding.device)) and self._resume.is_own(row))]
+        return [finding for finding in found if not (
+            finding.kind in _OF_NOBODY and finding.service in (None, migrations.INSTANCE_FORGOTTEN)
+            and (row := views.owners.get(finding.device)) is not None and row.state == vocabulary.CLAIMED
+            and self._resume.is_own(row))]
 
     def _not_under_way(self, found: Sequence[Finding]) -> list[Finding]:
         """Leave out devices whose wipe here goes well, and add the news about the others."""

@@ -49,8 +49,9 @@ class ComputeService(Protocol):
         :param uuids: a frozen set of the instances with rows of this host. At a start and in an audit it also has every
             domain of the host, and some of these may not belong to the service
         :returns: by instance UUID ``here`` (it lives on this host), ``elsewhere`` (it lives on another one),
-            ``deleted`` or ``offloaded``; an instance that is left out is unknown, not gone, and the manager ignores
-            others. None if the service cannot tell now.
+            ``deleted``, ``offloaded`` or ``forgotten`` (the service has looked everywhere, and has no record of it);
+            an instance that is left out is unknown, not gone, and the manager ignores others. None if the service
+            cannot tell now.
         """
 
 

@@ -58,7 +58,11 @@ INSTANCE_HERE: Final = 'here'
 INSTANCE_ELSEWHERE: Final = 'elsewhere'
 INSTANCE_DELETED: Final = 'deleted'
 INSTANCE_OFFLOADED: Final = 'offloaded'
+# The service has looked everywhere, among deleted instances too, and has no record of the instance.
+INSTANCE_FORGOTTEN: Final = 'forgotten'
 INSTANCE_OVER: Final = (INSTANCE_DELETED, INSTANCE_OFFLOADED)
+# What an audit reports. One answer proves less of a forgotten instance than of one that is over.
+INSTANCE_OVER_OR_FORGOTTEN: Final = (*INSTANCE_OVER, INSTANCE_FORGOTTEN)
 
 
 def outcome_of(status: str | None) -> str:
@@ -324,7 +328,7 @@ def _undone(seen: Situation, move: Move | None, new: Sequence[Record], old: Sequ
         return [], []                                   # else it left later, and this migration took nothing along
     if new and (seen.domain is None or any(record.key in seen.named for record in new)):
         return [], []                                   # the guest may be here, shut off
-    if unclear and seen.state is None and any(record.role == vocabulary.CURRENT for record in new):
+    if unclear and seen.state in (None, INSTANCE_FORGOTTEN) and any(record.role == vocabulary.CURRENT for record in new):
         return [], []                                   # it has been here, and its domain may be defined anew just now
     return list(old), list(new)
 

@@ -246,7 +246,8 @@ class _Reconciliation:
                 self._suspects.add(instance_uuid)
             text_there = there.get(key)
             alike = text == text_there or (text_there is not None and identity.alike(text, text_there))
-            if alike and row_state == vocabulary.ACTIVE and key in named and state not in migrations.INSTANCE_OVER:
+            if (alike and row_state == vocabulary.ACTIVE and key in named
+                    and state not in migrations.INSTANCE_OVER_OR_FORGOTTEN):
                 continue
             same, record, device = alike, self.owners[key], self.devices.get(key)
             # If a device is healthy, all of its identity could be read. So equal texts mean the same device.
@@ -262,7 +263,8 @@ class _Reconciliation:
         rows, states, owners = Compact(Record, self.views.records), self.states, self.owners
         if (self._strange or self._nowhere or len(self.named) != len(owners)            # else owners' domains name all
                 or set(rows.column('state')) - {vocabulary.ACTIVE} or any(rows.column('migration_uuid'))
-                or not set(migrations.INSTANCE_OVER).isdisjoint(map(states.get, set(rows.column('instance_uuid'))))):
+                or not set(migrations.INSTANCE_OVER_OR_FORGOTTEN).isdisjoint(
+                    map(states.get, set(rows.column('instance_uuid'))))):
             return False
         try:
             return all(map(operator.eq, self.devices.of(owners, 'details'), owners.each('details')))
@@ -293,7 +295,7 @@ class _Reconciliation:
         different = compared.others
         if (not different or problem or record.state != vocabulary.ACTIVE
                 or self.views.waits_for_devices(record.instance_uuid)
-                or self.states.get(record.instance_uuid) in migrations.INSTANCE_OVER):
+                or self.states.get(record.instance_uuid) in migrations.INSTANCE_OVER_OR_FORGOTTEN):
             return []
         # While somebody else uses the device, the question is whose row it is.
         may = self._certain(key) and key not in self._strange
@@ -333,9 +335,12 @@ class _Reconciliation:
             yield self._finding(findings.ABANDONED, vocabulary.WARNING, key, f'instance {uuid} is {state}'
                                 + (', and its domain is still there' if uuid in usage.domains else ''),
                                 'give it back', repair=findings.GIVE_BACK if may else None)
-        elif self._was_claimed_for_nobody(record):
+        elif state == migrations.INSTANCE_FORGOTTEN:
+            yield self._forgotten(key, record, free_of_guests)
+        elif self._is_of_nobody(record):
+            had = 'claimed' if record.state == vocabulary.CLAIMED else 'recorded'
             yield self._finding(findings.UNKNOWN_OWNER, vocabulary.WARNING, key,
-                                f'claimed for {uuid}; the hypervisor has no domain of it, and the compute service does '
+                                f'{had} for {uuid}; the hypervisor has no domain of it, and the compute service does '
                                 'not say where it is',
                                 'have the compute service boot the instance here, or release its devices')
         elif (state == migrations.INSTANCE_ELSEWHERE and record.state != vocabulary.CLAIMED
@@ -362,20 +367,31 @@ class _Reconciliation:
             elif (record.kind, record.parent) not in self.views.parents:
                 yield from self._gone(key, record, f'its parent {record.parent}, which is to make it, is not there; ')
 
-    def _was_claimed_for_nobody(self, record: Record) -> bool:
-        """Whether the service answers, but not about the owner of a row whose guest never started.
+    def _forgotten(self, key: Key, record: Record, free_of_guests: bool) -> Finding:
+        uuid = record.instance_uuid
+        has = uuid in self.usage.domains
+        may = free_of_guests and record.state != vocabulary.CLAIMED and record in self._unsettled.forgotten
+        return self._finding(
+            findings.ABANDONED, vocabulary.WARNING, key, f'the compute service has no record of instance {uuid}'
+            + (', and its domain is still there' if has else ''),
+            'see that the compute service uses its own database and should not have the instance, then undefine the '
+            'domain: audits give the device back after that' if has else 'give it back',
+            repair=findings.GIVE_BACK if may else None)
+
+    def _is_of_nobody(self, record: Record) -> bool:
+        """Whether the service answers, but not about the owner of a row, of whom nothing else is here.
 
         A service that was killed between a claim and its own first save leaves such a row, and so does one that forgot
-        an instance and its migration after a failed move. No later call of it names the instance. The service may yet
-        boot an instance without a migration, so no audit gives its device back;
-        :func:`devicetrack.engine.unsettled.forgotten` has the claims for moves that go back. A started guest is another
-        case: the service may have a reason not to report it.
+        an instance. No later call of it names the instance. The service may yet boot an instance without a migration,
+        or have a reason not to report one, so no audit gives its device back; :func:`.unsettled.forgotten` has the rows
+        that go back. A started guest that moves is not settled, which :class:`.unsettled.Unsettled` reports. One that
+        has a domain here is no difference: the service need not report it.
         """
-        uuid, usage = record.instance_uuid, self.usage
+        uuid, usage, migration, known = record.instance_uuid, self.usage, record.migration_uuid, self.views.migrations
         return (self.views.instances is not None and uuid not in self.states
-                and record.state == vocabulary.CLAIMED and (record.migration_uuid is None or (
-                    self.views.migrations is not None and record.migration_uuid not in self.views.migrations))
-                and not usage.unknown and uuid not in usage.domains)
+                and not usage.unknown and uuid not in usage.domains
+                and (migration is None or (record.state == vocabulary.CLAIMED and known is not None
+                                           and migration not in known)))
 
     def _pending(self, key: Key, owner: str, used: bool, repair: str | None) -> Finding:
         detail = f'on its way back from {owner}' + (', and a domain names it' if used else '')

@@ -11,7 +11,7 @@ Pure: the caller shows the plan and carries it out. All other findings wait for 
 ``update details`` writes the details that the host shows into the row of a device. The owner stays.
 ``retry release`` goes on with the release of a device that no domain names.
 ``give back`` begins a release, for an instance without a domain that the compute service reports as deleted or
-    offloaded, or as living elsewhere though no migration took it there.
+    offloaded, or as living elsewhere though no migration took it there, or of which it has no record.
 
 Whoever gives a device back asks the hypervisor once more, under the device's lock, and wipes nothing that a domain
 names: a plan is as old as its views.

@@ -74,24 +74,32 @@ def left_defined(views: Views) -> frozenset[str]:
 
 
 def forgotten(views: Views) -> frozenset[Record]:
-    """The claims for moves of which the service has forgotten everything: it knows neither instance nor migration.
+    """The rows of instances of which the service has forgotten everything: it knows neither instance nor migration.
 
-    It takes a failed move out of a database that had nothing of the instance before, so nobody will say how the move
-    ended. Only instances count of which nothing else is here: no other row, no domain, no domain that names their
-    devices. A service that knows nobody else of this host either may have answered from another database.
+    It says of an instance that it has no record of it, or it leaves out one that has only claims for moves here: it
+    takes a failed move out of a database that had nothing of the instance before. Nobody will say how these end. Only
+    instances count of which nothing else is here: no domain, no domain that names their devices. A service that knows
+    nobody else of this host either may have answered from another database.
     """
-    if views.instances is None or views.migrations is None or views.usage.unknown \
-            or vocabulary.INCOMING not in Compact(Record, views.records).column('role'):
+    states, known = views.instances, views.migrations
+    if states is None or views.usage.unknown:
         return frozenset()
-    unknown = {record.instance_uuid for record in views.records
-               if record.role == vocabulary.INCOMING and record.migration_uuid not in views.migrations
-               } - views.instances.keys() - views.usage.domains
+    gone = {uuid for uuid, state in states.items() if state == migrations.INSTANCE_FORGOTTEN}
+    left_out = set[str]()
+    if known is not None and vocabulary.INCOMING in Compact(Record, views.records).column('role'):
+        left_out = {record.instance_uuid for record in views.records if record.role == vocabulary.INCOMING
+                    and record.migration_uuid not in known} - states.keys()
+    unknown = (gone | left_out) - views.usage.domains
+    if not unknown:
+        return frozenset()
     rows, named = [record for record in views.records if record.instance_uuid in unknown], used(views.usage)
     unknown -= {record.instance_uuid for record in rows
-                if (record.role, record.state) != (vocabulary.INCOMING, vocabulary.CLAIMED)
-                or record.migration_uuid in views.migrations or record.key in named}
+                if (record.instance_uuid in left_out
+                    and (record.role, record.state) != (vocabulary.INCOMING, vocabulary.CLAIMED))
+                or (record.migration_uuid is not None and (known is None or record.migration_uuid in known))
+                or record.key in named}
     others = named_instances(views.records) - unknown
-    if others and others.isdisjoint(views.instances):
+    if others and others.isdisjoint(states.keys() - gone):
         return frozenset()
     return frozenset(record for record in rows if record.instance_uuid in unknown)
 
@@ -105,6 +113,10 @@ class Unsettled:
     @functools.cached_property
     def left(self) -> frozenset[str]:
         return left_without_migration(self._views)
+
+    @functools.cached_property
+    def forgotten(self) -> frozenset[Record]:
+        return forgotten(self._views)
 
     def findings_of(self, suspects: Set[str]) -> Iterable[Finding]:
         """Find the rows of these instances that no audit settles by itself."""
@@ -120,7 +132,7 @@ class Unsettled:
             if use.domain_uuid in suspects and use.identifier is not None and not use.in_snapshot_only:
                 uses.setdefault(use.domain_uuid, []).append(use)
         for uuid, records in rows.items():
-            if self._states.get(uuid) not in migrations.INSTANCE_OVER:
+            if self._states.get(uuid) not in migrations.INSTANCE_OVER_OR_FORGOTTEN:
                 yield from self._not_settled(uuid, records, uses.get(uuid, ()), known)
 
     def _not_settled(self, uuid: str, records: list[Record], uses: Iterable[Use],

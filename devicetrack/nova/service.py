@@ -50,6 +50,7 @@ class NovaService:
     It does not report instances that were evacuated from here: when the service starts, Nova itself destroys their
     guests, with their disks and ports, and reports the instances as elsewhere. Nor does it report the hidden copy of an
     instance that a resize from another cell makes in this cell. Nova removes the copy with its migration if that fails.
+    Then it has no record of the instance, as after an operator has archived or purged deleted instances.
 
     :param functions: returns the PCI functions that Nova hands out itself; None if they are not read
     """
@@ -58,14 +59,19 @@ class NovaService:
         self._host, self._functions = host, functions
 
     def instances(self, uuids: Set[str]) -> Mapping[str, str]:
-        context = nova_context.get_admin_context(read_deleted='yes')
-        found = {}
-        for some in batches(sorted(uuids)):
-            for instance in objects.InstanceList.get_by_filters(context, {'uuid': some}, expected_attrs=[]):
-                state = self._state(instance)
-                if state is not None:
-                    found[instance.uuid] = state
-        return found
+        found = {one.uuid: self._state(one) for one in _instances(uuids)}
+        missing = uuids - found.keys()
+        if missing and self._is_known():
+            missing -= {one.uuid for one in _instances(missing, hidden=True)}
+            found.update(dict.fromkeys(missing, 'forgotten'))
+        return {uuid: state for uuid, state in found.items() if state is not None}
+
+    def _is_known(self) -> bool:
+        """Whether Nova knows this host. A database that does not says nothing about the instances of the host."""
+        try:
+            return bool(objects.ComputeNodeList.get_all_by_host(nova_context.get_admin_context(), self._host))
+        except nova_exception.ComputeHostNotFound:
+            return False
 
     def _state(self, instance: Any) -> str | None:
         """Return where an instance is; None while Nova works on one that is on no host."""
@@ -148,6 +154,13 @@ class NovaService:
         migration = objects.Migration.get_by_uuid(nova_context.get_admin_context(), migration_uuid)
         migration.status = 'error'
         migration.save()
+
+
+def _instances(uuids: Set[str], **filters: bool) -> Iterator[Any]:
+    """Yield those of these instances that Nova has a record of, also if they were deleted."""
+    context = nova_context.get_admin_context(read_deleted='yes')
+    for some in batches(sorted(uuids)):
+        yield from objects.InstanceList.get_by_filters(context, {'uuid': some, **filters}, expected_attrs=[])
 
 
 def record_paths(host: str, uuids: Collection[str], paths: Mapping[str, str]) -> None:

@@ -179,7 +179,17 @@ class CompareTestCase(base.TestCase):
                                                                 rows=[row()], instances={'i': 'here'}),
          [('view unknown', 'warning')]),
         ('instance in a state that we do not know', views(rows=[row()], instances={'i': 'shelving'}), []),
-        ('instance that the service left out', views(rows=[row()], instances={}), []),
+        ('instance that the service left out', views(rows=[row()], instances={}),
+         [('owned by an unknown instance', 'warning')]),
+        ('instance that the service left out, with its guest', views(RUNS_ON_OLD, rows=[row()], instances={}), []),
+        ('left out, and a domain cannot be read', views(usage(unknown=(values.Unknown('domain x', 'y'),)), rows=[row()],
+                                                        instances={}), [('view unknown', 'warning')]),
+        ('instance forgotten', views(rows=[row()], instances={'i': 'forgotten'}),
+         [('owned by an instance that is over', 'warning')]),
+        ('instance forgotten, with its guest', views(RUNS_ON_OLD, rows=[row()], instances={'i': 'forgotten'}),
+         [('owned by an instance that is over', 'warning')]),
+        ('instance forgotten, on its way back', views(rows=[row(state='releasing')], instances={'i': 'forgotten'}),
+         [('release pending', 'note')]),
         ('claimed for an instance that the service left out', views(rows=[row(state='claimed')], instances={}),
          [('owned by an unknown instance', 'warning')]),
         ('claimed, and the service does not answer', views(rows=[row(state='claimed')]), []),
@@ -458,7 +468,7 @@ class ServiceTestCase(base.TestCase):
 
     def test_a_finding_has_the_services_word_on_the_recorded_owner(self):
         seen = views(usage(domains=['another']), there=(), rows=[row()])
-        self.assertEqual([[None], ['here'], [None]], [
+        self.assertEqual([[None], ['here'], [None, None]], [
             [found.service for found in reconcile.compare(seen._replace(instances=words))]
             for words in (None, HERE, {})])
 
