@@ -70,7 +70,7 @@ class _Reconciliation:
         self.views, self.usage, self.inventory = views, views.usage, views.inventory
         self.states = views.instances or {}
         self.owners, self.devices = views.owners, views.devices
-        self.named, self._strange, self._nowhere = views.names
+        self.named, self._strange, self._nowhere, self._not_had = views.names
         self._finding, self._unsettled = functools.partial(findings.about, views), Unsettled(views)
         self._suspects: set[str] = set()                # instances that move, or that the service says are elsewhere
         self._replaced: set[Key] = set()               # devices that have the name of a recorded one
@@ -246,7 +246,7 @@ class _Reconciliation:
                 self._suspects.add(instance_uuid)
             text_there = there.get(key)
             alike = text == text_there or (text_there is not None and identity.alike(text, text_there))
-            if (alike and row_state == vocabulary.ACTIVE and key in named
+            if (alike and row_state == vocabulary.ACTIVE and key in named and key not in self._not_had
                     and state not in migrations.INSTANCE_OVER_OR_FORGOTTEN):
                 continue
             same, record, device = alike, self.owners[key], self.devices.get(key)
@@ -261,7 +261,7 @@ class _Reconciliation:
     def _is_as_recorded(self) -> bool:
         """Whether every row is as it should be. It makes the checks of the loop above for thousands of rows at once."""
         rows, states, owners = Compact(Record, self.views.records), self.states, self.owners
-        if (self._strange or self._nowhere or len(self.named) != len(owners)            # else owners' domains name all
+        if (self._strange or self._nowhere or self._not_had or len(self.named) != len(owners)            # else owners' domains name all
                 or set(rows.column('state')) - {vocabulary.ACTIVE} or any(rows.column('migration_uuid'))
                 or not set(migrations.INSTANCE_OVER_OR_FORGOTTEN).isdisjoint(
                     map(states.get, set(rows.column('instance_uuid'))))):
@@ -349,12 +349,11 @@ class _Reconciliation:
                                 f'the compute service says that {uuid} lives elsewhere; no migration took it there, '
                                 'and nothing here is its guest', 'give it back',
                                 repair=findings.GIVE_BACK if free_of_guests else None)
-        elif (record.state == vocabulary.ACTIVE and record.migration_uuid is None and not used and not usage.unknown
+        elif (record.state == vocabulary.ACTIVE and record.migration_uuid is None and not usage.unknown
+                and (not used or key in self._not_had)
                 and uuid in usage.domains and uuid not in self._waits_for_its_definition):
             if not self._missed(key, record):
-                yield self._finding(findings.RECORDED_UNUSED, vocabulary.WARNING, key,
-                                    f'the domain of {uuid} does not name it',
-                                    'see whether the instance still needs it')
+                yield self._without(key, uuid)
             elif there:                         # else it is gone, which is reported
                 yield self._finding(findings.VIEW_UNKNOWN, vocabulary.WARNING, key,
                                     f'nobody knows whether the domain of {uuid} names it: it names '
@@ -366,6 +365,17 @@ class _Reconciliation:
                 yield from self._gone(key, record)
             elif (record.kind, record.parent) not in self.views.parents:
                 yield from self._gone(key, record, f'its parent {record.parent}, which is to make it, is not there; ')
+
+    def _without(self, key: Key, uuid: str) -> Finding:
+        """The finding about a guest that does not have a device of its instance."""
+        if key in self._not_had and any(use.defined and use.domain_uuid == uuid and (use.kind, use.identifier) == key
+                                        for use in self.usage.uses):
+            return self._finding(findings.RECORDED_UNUSED, vocabulary.WARNING, key,
+                                 f'the guest of {uuid} runs without it, and the definition of its domain names it',
+                                 'stop the guest and start it again; then it has the device')
+        return self._finding(findings.RECORDED_UNUSED, vocabulary.WARNING, key, f'the domain of {uuid} does not name it'
+                             + (', but a snapshot of it does' if key in self._not_had else ''),
+                             'see whether the instance still needs it')
 
     def _forgotten(self, key: Key, record: Record, free_of_guests: bool) -> Finding:
         uuid = record.instance_uuid

@@ -13,6 +13,7 @@ import contextlib
 import functools
 import itertools
 import operator
+from typing import Final
 from typing import NamedTuple
 
 from devicetrack import vocabulary
@@ -142,13 +143,15 @@ class Views(_Views):
         """The devices and addresses that domains name."""
         uses, rows = Compact(Use, self.usage.uses), self.owners
         strange, nowhere = set[Key](), set[Key]()
+        missed = self._missed_by_owners(uses)
         # Nearly always every device is its domain's own, and thousands are compared at once.
         with contextlib.suppress(KeyError):
             if all(map(operator.eq, rows.of(uses.columns('kind', 'identifier'), 'instance_uuid'),
                        uses.column('domain_uuid'))):
                 # Each key is that of a row. If there are as many names as rows, every row is named.
                 is_each = len(set(uses.column('identifier'))) == len(rows)
-                return Names(rows.keys() if is_each else set(uses.columns('kind', 'identifier')), strange, nowhere)
+                return Names(rows.keys() if is_each else set(uses.columns('kind', 'identifier')), strange, nowhere,
+                             missed)
         named: set[Key] = set(uses.columns('kind', 'identifier'))
         owners = rows.column('instance_uuid')
         for key, (address, domain_uuid, live, defined) in zip(
@@ -164,19 +167,35 @@ class Views(_Views):
         if strange:
             strange -= named_for_another_kind(
                 self.usage, self.devices, lambda key, domain_uuid: owners.get(key) == domain_uuid)
-        return Names(named, strange, nowhere)
+        return Names(named, strange, nowhere, missed)
+
+    def _missed_by_owners(self, uses: Compact[Use]) -> set[Key]:
+        # Nearly always each guest that runs has what its domain names, and each that is off will have it.
+        if not set(uses.columns('running', 'live', 'defined')) & _NOT_HAD:
+            return set()
+        owners, running = self.owners.column('instance_uuid'), self.usage.running
+        own = [use for use in uses if owners.get((use.kind, use.identifier)) == use.domain_uuid]
+        had = {(use.kind, use.identifier) for use in own if use.live or (use.defined and use.domain_uuid not in running)}
+        return {(use.kind, use.identifier) for use in own} - had
+
+
+# How a domain names a device that its guest does not have now: the definition of one that runs, or a snapshot.
+_NOT_HAD: Final = {(True, False, True), (False, False, False)}
 
 
 class Names(NamedTuple):
     """The devices and addresses that the domains of a host name, by kind.
 
     ``named`` has the devices. ``strange`` has those without a row, and those that another domain than their owner's
-    names. ``nowhere`` has the domains with addresses that lead to no device, and these addresses.
+    names. ``nowhere`` has the domains with addresses that lead to no device, and these addresses. ``missed`` has those
+    that the domain of their owner names, but not so that its guest has them: the guest runs, and only the definition
+    for its next start names them, or only a snapshot does.
     """
 
     named: Set[Key]
     strange: Set[Key]
     nowhere: Set[Key]
+    missed: Set[Key]
 
 
 def by_instance(records: Iterable[Record]) -> Iterator[list[Record]]:

@@ -226,6 +226,24 @@ class ClaimedAndNeverSavedTestCase(HostTestCase):
         self.assertEqual([], self.fixture.findings)
 
 
+class RunsWithoutTestCase(HostTestCase):
+    """Somebody takes a device away from a guest that runs, and its definition still names the device."""
+
+    def test_each_look_at_the_host_says_it_until_the_guest_starts_again(self):
+        host = self.host(devices=1, parents={'p0': 1})
+        instance = host.spawn(pmem=1, vgpu=1)
+        host.machine.domains[instance.uuid].live = ()
+        for found in (host.audit(), host.restart(), host.audit()):
+            self.assertEqual({(findings.RECORDED_UNUSED, instance.uuid)},
+                             {(finding.kind, finding.recorded_owner) for finding in found})
+            self.assertEqual(2, len(found))
+            self.assertIn('runs without it', found[0].detail)
+        host.machine.stop_guest(instance.uuid)
+        self.assertEqual([], host.audit())
+        host.machine.power_on(instance.uuid)
+        self.assertEqual([], host.audit())
+
+
 class ForeignTestCase(HostTestCase):
 
     def test_a_device_of_a_foreign_guest_is_withheld_reported_and_comes_back(self):

@@ -97,6 +97,20 @@ class CompareTestCase(base.TestCase):
             [row(), hosts.row(namespace('b'), 'i', 'releasing')]), [('release pending', 'note')]),
         ('the same, but documents are unreadable', views(usage(domains=['i'], unknown=['x']), rows=[row()]),
          [('view unknown', 'warning')]),
+        ('its guest runs without it', views(usage(use('i', live=False)), rows=[row()]),
+         [('recorded but unused', 'warning')]),
+        ('the same, and it moves', views(usage(use('i', live=False)), rows=[row()._replace(migration_uuid='m')]), []),
+        ('the same, and documents are unreadable', views(usage(use('i', live=False), unknown=['x']), rows=[row()]),
+         [('view unknown', 'warning')]),
+        ('its guest may have it by an address that is not found', views(
+            usage(use('i', live=False), use('i', identifier=None)), rows=[row()]), [('view unknown', 'warning')]),
+        ('its guest has it by another address than its next start', views(
+            usage(use('i', live=False), use('i')._replace(address='old', defined=False)), rows=[row()]), []),
+        ('it runs on it, and will not after its next start', views(usage(use('i')._replace(defined=False)),
+                                                                   rows=[row()]), []),
+        ('only a snapshot of its running guest names it', views(
+            usage(use('i', running=False, live=False)._replace(defined=False), domains=['i'])._replace(
+                running=frozenset('i')), rows=[row()]), [('recorded but unused', 'warning')]),
         ('a running guest without a row', views(usage(use('x'))), [('used but unrecorded', 'critical')]),
         ('a stopped guest without a row', views(usage(use('x', running=False))), [('used but unrecorded', 'warning')]),
         ('another guest than the owner', views(usage(use('x')), rows=[row()]),
@@ -250,6 +264,11 @@ class TextTestCase(base.TestCase):
         ('gone on its way back, and named', views(usage(use('i')), there=(), rows=[row(state='releasing')]),
          ['vpmem a: gone from the host: the host does not have it; nothing proves what became of its bytes; owner i, '
           'on its way back', 'vpmem a: release pending: on its way back from i, and a domain names it']),
+        ('its guest runs without it', views(usage(use('i', live=False)), rows=[row()]),
+         ['vpmem a: recorded but unused: the guest of i runs without it, and the definition of its domain names it']),
+        ('only a snapshot names it', views(usage(use('i', running=False, live=False)._replace(defined=False)),
+                                           rows=[row()]),
+         ['vpmem a: recorded but unused: the domain of i does not name it, but a snapshot of it does']),
         ('a view', views(usage(unknown=['no answer'])), ['view unknown: domain: no answer']),
         ('a kind that nobody reads', views(there=(), rows=[row()], known=['mdev']),
          ['view unknown: vpmem: rows have devices of this kind, and none of the installed device kinds knows it']),
