@@ -98,6 +98,9 @@ class ClaimManager:
     :param instance_fields: reads and sets the fields of instances that concern devices; by default these are attributes
         of the instance. A service whose instances cannot keep objects of this library passes a
         :class:`~devicetrack.claims.instance_fields.ReturnedFields`, and keeps what the calls return
+    :param after_wipe: called in a thread of the background when it has wiped or read a device, for a service that then
+        reports the host to the scheduler. It may call the manager, and the next wipe of the thread waits for it. Its
+        error is logged
 
     ``host`` and ``nodename`` are attributes too. ``metering`` reports the work to a
     :class:`~devicetrack.claims.metering.Meter`, if it has one: :func:`devicetrack.metrics.register` gives it one.
@@ -105,11 +108,11 @@ class ClaimManager:
 
     def __init__(self, host: str, driver: VirtDriver, store: Store, conf: Any, service: ComputeService | None = None,
                  providers: ProviderResolver | None = None, nodename: str | None = None,
-                 instance_fields: InstanceFields | None = None) -> None:
+                 instance_fields: InstanceFields | None = None, after_wipe: Callable[[], object] = lambda: None) -> None:
         self.host, self.nodename = host, nodename or host
         self.metering, self._unfinished = Metering(), Unfinished()
         self._parts = Parts(Endpoint(self.host, self.nodename), driver, store, conf, service, providers,
-                            instance_fields or InstanceFields())
+                            instance_fields or InstanceFields(), after_wipe)
         self._process = OwnProcess(self.host)
         self._running: Running | None = None
         self._starting, self._starter = threading.Lock(), 0

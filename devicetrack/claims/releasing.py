@@ -240,10 +240,11 @@ class Wipes:
     """The wipes of a started host in the background.
 
     :param interrupted: called with an exception from outside that reaches a thread
+    :param then: called by a thread after its work on a device
     """
 
     def __init__(self, host: ThisHost, rows: Rows, gate: Gate, withheld: WithheldDevices, releasing: Releasing,
-                 interrupted: Callable[[BaseException], None]) -> None:
+                 interrupted: Callable[[BaseException], None], then: Callable[[], object]) -> None:
         self._driver, self._ledger, self._rows, self._gate = host.driver, rows.ledger, rows, gate
         self._withheld, self._releasing = withheld, releasing
         self._kinds = host.driver.wiped_kinds()
@@ -255,7 +256,7 @@ class Wipes:
         self._begun = False
         self._closed = False
         self._workers = Workers('devicetrack-wipes', host.options.wipes_at_once, self._next, self._wipe,
-                                interrupted)
+                                interrupted, then)
 
     # -- handing over -------------------------------------------------------------------------------------------------
 

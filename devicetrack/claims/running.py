@@ -67,7 +67,8 @@ LOG = log.logger(__name__)
 class Parts(NamedTuple):
     """The parts that a service passes for one host; ``service`` and ``resolver`` may be None.
 
-    ``instances`` reads and sets fields of the service's instances.
+    ``instances`` reads and sets fields of the service's instances. ``after_wipe`` is called when the background has wiped
+    or read a device.
     """
 
     here: Endpoint
@@ -77,6 +78,7 @@ class Parts(NamedTuple):
     service: ComputeService | None = None
     resolver: ProviderResolver | None = None
     instances: InstanceFields = InstanceFields()
+    after_wipe: Callable[[], object] = lambda: None
 
     @property
     def state_path(self) -> str:
@@ -147,7 +149,7 @@ class Running:
         self.declarations = Declarations(host, Declarer(parts.conf, host.name))
         self.withheld = WithheldDevices(host, rows)
         releasing = Releasing(host, rows, self.withheld)
-        self.wipes = Wipes(host, rows, self.gate, self.withheld, releasing, self._interrupted)
+        self.wipes = Wipes(host, rows, self.gate, self.withheld, releasing, self._interrupted, parts.after_wipe)
         self.life = Life(host, rows, self.declarations, releasing, self.wipes)
         self.failed_claims = FailedClaims(host, rows, self.life, memory.failed_claims, parts.instances, self._go_on)
         self.claiming = Claiming(host, rows, self.views, self.declarations, self.withheld, self.life,
@@ -156,7 +158,7 @@ class Running:
         self.moves = Moves(host, rows, self.views, self.life, self.claiming, self.failed_claims)
         self.live = LiveMigrations(host, rows, self.declarations, self.moves, self.failed_claims)
         self.repairs = Repairs(host, rows, self.views, self.gate, self.withheld, self.life)
-        self.unproven = Unproven(host, rows, self.gate, self.withheld, self._interrupted)
+        self.unproven = Unproven(host, rows, self.gate, self.withheld, self._interrupted, parts.after_wipe)
         self.service_devices = ServiceDevices(host, self.gate, self._interrupted)
         self.operator_requests = OperatorRequests(host, self.repairs, self.withheld, self.unproven,
                                                   self.service_devices, self.end)

@@ -93,16 +93,17 @@ class Unproven:
     """The unproven devices of a started host, and the thread that proves them clean.
 
     :param interrupted: called with an exception from outside that reaches the thread
+    :param then: called by the thread after its work on a device
     """
 
     def __init__(self, host: ThisHost, rows: Rows, gate: Gate, withheld: WithheldDevices,
-                 interrupted: Callable[[BaseException], None]) -> None:
+                 interrupted: Callable[[BaseException], None], then: Callable[[], object]) -> None:
         # With ``trust`` the driver calls no device unproven.
         self._host_uuid, self._policy = host.uuid, host.options.unproven_devices
         self._driver, self._ledger, self._rows, self._gate = host.driver, rows.ledger, rows, gate
         self.withheld = withheld
         self._lock = locks.Lock(locks.BACKGROUND)              # for the fields below; no call while it is held
-        self._workers = Workers('devicetrack-unproven', 1, self._next, self._work, interrupted)
+        self._workers = Workers('devicetrack-unproven', 1, self._next, self._work, interrupted, then)
         self._begun = False
         self._requested: list[DeviceKey] = []                   # operators want these wiped
         self._wiping: dict[DeviceKey, _Request] = {}            # these, and the one whose wipe runs

@@ -29,11 +29,13 @@ class Workers(Generic[Piece]):
     :param take: returns the next piece of work, or None if none is left now. Threads call it at the same time
     :param work: does a piece. Its error is logged, and the thread continues with the next piece
     :param interrupted: called with an exception from outside that reaches a thread, and ends it
+    :param then: called after each piece of work
     """
 
     def __init__(self, name: str, at_once: int, take: Callable[[], Piece | None], work: Callable[[Piece], None],
-                 interrupted: Callable[[BaseException], None] = lambda _error: None) -> None:
-        self._name, self._at_once, self._take, self._work = name, at_once, take, work
+                 interrupted: Callable[[BaseException], None] = lambda _error: None,
+                 then: Callable[[], object] = lambda: None) -> None:
+        self._name, self._at_once, self._take, self._work, self._then = name, at_once, take, work, then
         self._call_failed = interrupted
         self._lock = locks.Lock(locks.BACKGROUND)           # for the fields below
         self._threads: list[threading.Thread] = []
@@ -83,6 +85,7 @@ class Workers(Generic[Piece]):
     def _do(self, piece: Piece) -> None:
         try:
             self._work(piece)
+            self._then()
         except MemoryError:
             raise                               # as any interrupt
         except Exception:                       # the thread also does other pieces

@@ -85,13 +85,15 @@ class Binding:
         # The PCI functions that Nova hands out itself; None before Nova's first audit, or if no option asks for them.
         self.pci: pci_functions.PCIFunctions | None = None
         self._reported: list[Provider] = []
+        self._report: Callable[[], None] = lambda: None
         # The guests that were here when Nova was about to stop, undefine or start them. Until they run again, libvirt
         # has no domain of such a guest or one that is off, although the guest is not elsewhere.
         self._seen: set[str] = set()
         path = settings.state_path(host)
         self.manager = ClaimManager(
             host, devicetrack.load_driver(nova.conf.CONF, host, lambda: settings.connect(driver), path),
-            devicetrack.open_store(nova.conf.CONF, path), nova.conf.CONF, self._service, self.providers, self.nodename)
+            devicetrack.open_store(nova.conf.CONF, path), nova.conf.CONF, self._service, self.providers, self.nodename,
+            after_wipe=self.report_changes)
         options.register(nova.conf.CONF)
         self._counting = contextlib.ExitStack()
         if nova.conf.CONF[options.GROUP].metrics:
@@ -157,6 +159,25 @@ class Binding:
         with contextlib.suppress(exception.StartIsOver):
             self._reported = self.manager.providers(wait=False)
         return self._reported
+
+    def report_by(self, report: Callable[[], None]) -> None:
+        """Set what reports the host to placement as Nova does, for :meth:`report_changes`."""
+        self._report = report
+
+    def report_changes(self) -> None:
+        """Report the host if anything of it has changed since the last report. Call it outside of Nova's lock.
+
+        Otherwise a device stays reserved until Nova's next audit after it is clean. An error is left to that audit.
+        """
+        try:
+            if _primitives(self.manager.providers(wait=False)) != _primitives(self._reported):
+                self._report()
+        except (exception.NotReady, exception.StartIsOver):
+            pass                                # the service stops, or the next audit starts the host anew
+        except (exception.DeviceTrackError, nova_exception.NovaException, keystone.ClientException,
+                oslo_messaging.MessagingException) as error:
+            LOG.warning("Host %(host)s: what has changed is reported by Nova's next audit: %(error)s",
+                        {'host': self.host, 'error': error})
 
     @staticmethod
     def mdev_classes() -> dict[str, str]:
@@ -341,6 +362,10 @@ class Binding:
         self.started(None, instance)
         with errors.left_to_the_audit(instance, 'The record of the reboot'):
             self.manager.rebooted(None, Subject(instance))
+
+
+def _primitives(reported: list[Provider]) -> list[Any]:
+    return [one.obj_to_primitive() for one in reported]
 
 
 def start(driver: Any, host: str, settings: HostSettings) -> None:

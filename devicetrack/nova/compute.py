@@ -38,16 +38,14 @@ def leave(original: Callable[..., Any], compute: Any, context: Any, instance: An
 
 @wraps(f'{_COMPUTE}_shelve_offload_instance')
 def offload(original: Callable[..., Any], compute: Any, context: Any, instance: Any, *args: Any, **kwargs: Any) -> None:
-    """Give devices back after a shelve, and report at once those that are being wiped.
+    """Give devices back after a shelve, and report them at once.
 
     Nova has deleted the allocation by then, and after a delete it reports the host by itself.
     """
     leave(original, compute, context, instance, *args, **kwargs)
     host = binding.if_devices(compute.driver)
     if host is not None:
-        with errors.left_to_the_audit(instance, 'The report of the devices that go back'):
-            if any(held.releasing for held in host.manager.held(instance.uuid)):
-                tracker.report(compute.rt, context, host.nodename)
+        host.report_changes()
 
 
 @wraps(f'{_COMPUTE}_rebuild_default_impl')

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from collections.abc import Iterator
 import contextlib
 import contextvars
+import functools
 from typing import Any
 from typing import Final
 
@@ -297,3 +298,5 @@ def update_available_resource(original: Callable[..., Any], tracker: Any, contex
         # Nova's audit fails while placement is away. Devices that were given up here are still given back.
         if host is not None:
             host.audit(tracker, nodename)
+            host.report_by(functools.partial(report, tracker, context, nodename))
+            host.report_changes()

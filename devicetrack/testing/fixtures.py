@@ -174,6 +174,8 @@ class Host(fixtures.Fixture, compute_service.Compute):
         The manager's configuration.
     ``findings``
         The findings of the last start or :meth:`audit`.
+    ``after_wipe``
+        What the manager calls in the background after it has wiped or read a device: nothing, unless a test sets it.
     """
 
     def __init__(self, devices: int = 0, parents: Mapping[str, int] | None = None, policy: str = 'pack',
@@ -188,6 +190,7 @@ class Host(fixtures.Fixture, compute_service.Compute):
         self.service = Service()
         self.providers: ProviderResolver | None = None
         self.context = object()
+        self.after_wipe: Callable[[], object] = lambda: None
         self._policy, self._configuration, self._store, self._ready = policy, configuration, store, ready
 
     def _setUp(self) -> None:
@@ -208,7 +211,8 @@ class Host(fixtures.Fixture, compute_service.Compute):
     def another_manager(self) -> ClaimManager:
         """Make a manager of this host that is not ready. The fixture closes it when the test ends."""
         self.driver = fake.FakeDriver(self.name, self.conf, self.configuration.state_path, self.machine)
-        manager = ClaimManager(self.name, self.driver, self.store, self.conf, self.service, self.providers)
+        manager = ClaimManager(self.name, self.driver, self.store, self.conf, self.service, self.providers,
+                               after_wipe=lambda: self.after_wipe())
         self._managers.append(manager)
         return manager
 

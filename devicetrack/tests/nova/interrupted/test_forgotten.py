@@ -48,7 +48,7 @@ class ForgottenTestCase(base.PmemGuests):
         return [finding.kind for finding in self.manager.update_available_resource(None, 'host1')]
 
     def reserved(self) -> int:
-        self._run_periodics()
+        """What placement has now; nothing waits for an audit of Nova."""
         node, = self.api.api_get('/os-hypervisors').body['hypervisors']
         return sum(one['reserved'] for name, one in self._get_provider_inventory(node['id']).items() if 'PMEM' in name)
 
@@ -66,9 +66,9 @@ class ForgottenTestCase(base.PmemGuests):
     def test_a_guest_that_runs_keeps_them_and_is_reported(self) -> None:
         self.delete_and_archive()
         self.restart('host1')
+        self.assertEqual(1, self.reserved())
         for _ in range(2):
             self.assertEqual(([findings.ABANDONED], {self.had}), (self.found(), self.held()))
-        self.assertEqual(1, self.reserved())
         self.assertTrue(self.has_its_bytes('host1', self.server, {self.had}))
         self.lose_the_domain()
         self.assertEqual([findings.ABANDONED], self.found())

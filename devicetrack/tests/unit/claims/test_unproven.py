@@ -270,8 +270,11 @@ class WipeTestCase(UnprovenTestCase):
         self.settle()
 
     def test_an_operator_has_it_wiped(self) -> None:
+        seen: list[str] = []
+        self.host.after_wipe = lambda: seen.append(self.host.states()['d0'])
         self.assertIn('it is being wiped', str(self.manager.admit('vpmem', 'd0', wipe=True)))
         self.settle()
+        self.assertEqual([FREE], seen)
         self.assertEqual((FREE, b''), (self.host.states()['d0'], self.machine.read(D0)))
         self.host.restart()
         self.assertEqual((FREE, []), (self.host.states()['d0'], self.host.manager.list_withheld()))

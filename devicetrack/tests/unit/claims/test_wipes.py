@@ -457,6 +457,37 @@ class ProgressTestCase(WipesTestCase):
         self.assertEqual([], self.host.manager.wipes())
 
 
+class AfterTestCase(WipesTestCase):
+    """A service that reports its host to a scheduler needs no audit to learn that a device is clean."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.reserved: list[int] = []
+        self.host.after_wipe = self.report
+
+    def report(self) -> None:
+        self.reserved.append(sum(sum(one.reserved.values()) for one in self.host.manager.providers()))
+
+    def test_it_is_called_when_a_device_is_free(self) -> None:
+        self.let_wipes_last()
+        self.host.manager.release(None, self.gone(pmem=2), wait=False)
+        self.report()
+        self.go_on.set()
+        self.host.wait()
+        self.assertEqual((2, 0), (self.reserved[0], self.reserved[-1]))
+
+    def test_it_may_call_the_manager_and_its_error_does_no_harm(self) -> None:
+        def claim() -> None:
+            self.host.claim(Instance(), pmem=1)
+            raise KeyError
+
+        self.host.after_wipe = claim
+        self.host.claim(Instance(), pmem=1)
+        self.host.manager.release(None, self.gone(), wait=False)
+        self.host.wait()
+        self.assertEqual({'d0': 'claimed', 'd1': 'claimed'}, self.host.states())
+
+
 class FailureTestCase(WipesTestCase):
 
     def finding(self) -> findings.Finding:
