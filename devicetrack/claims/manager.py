@@ -108,7 +108,8 @@ class ClaimManager:
 
     def __init__(self, host: str, driver: VirtDriver, store: Store, conf: Any, service: ComputeService | None = None,
                  providers: ProviderResolver | None = None, nodename: str | None = None,
-                 instance_fields: InstanceFields | None = None, after_wipe: Callable[[], object] = lambda: None) -> None:
+                 instance_fields: InstanceFields | None = None,
+                 after_wipe: Callable[[], object] = lambda: None) -> None:
         self.host, self.nodename = host, nodename or host
         self.metering, self._unfinished = Metering(), Unfinished()
         self._parts = Parts(Endpoint(self.host, self.nodename), driver, store, conf, service, providers,

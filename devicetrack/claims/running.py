@@ -67,8 +67,8 @@ LOG = log.logger(__name__)
 class Parts(NamedTuple):
     """The parts that a service passes for one host; ``service`` and ``resolver`` may be None.
 
-    ``instances`` reads and sets fields of the service's instances. ``after_wipe`` is called when the background has wiped
-    or read a device.
+    ``instances`` reads and sets fields of the service's instances. ``after_wipe`` is called when the background has
+    wiped or read a device.
     """
 
     here: Endpoint

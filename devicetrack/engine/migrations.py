@@ -328,7 +328,8 @@ def _undone(seen: Situation, move: Move | None, new: Sequence[Record], old: Sequ
         return [], []                                   # else it left later, and this migration took nothing along
     if new and (seen.domain is None or any(record.key in seen.named for record in new)):
         return [], []                                   # the guest may be here, shut off
-    if unclear and seen.state in (None, INSTANCE_FORGOTTEN) and any(record.role == vocabulary.CURRENT for record in new):
+    if unclear and seen.state in (None, INSTANCE_FORGOTTEN) and any(
+            record.role == vocabulary.CURRENT for record in new):
         return [], []                                   # it has been here, and its domain may be defined anew just now
     return list(old), list(new)
 

@@ -261,7 +261,8 @@ class _Reconciliation:
     def _is_as_recorded(self) -> bool:
         """Whether every row is as it should be. It makes the checks of the loop above for thousands of rows at once."""
         rows, states, owners = Compact(Record, self.views.records), self.states, self.owners
-        if (self._strange or self._nowhere or self._not_had or len(self.named) != len(owners)            # else owners' domains name all
+        if (self._strange or self._nowhere or self._not_had
+                or len(self.named) != len(owners)                   # else owners' domains name all
                 or set(rows.column('state')) - {vocabulary.ACTIVE} or any(rows.column('migration_uuid'))
                 or not set(migrations.INSTANCE_OVER_OR_FORGOTTEN).isdisjoint(
                     map(states.get, set(rows.column('instance_uuid'))))):

@@ -175,7 +175,8 @@ class Views(_Views):
             return set()
         owners, running = self.owners.column('instance_uuid'), self.usage.running
         own = [use for use in uses if owners.get((use.kind, use.identifier)) == use.domain_uuid]
-        had = {(use.kind, use.identifier) for use in own if use.live or (use.defined and use.domain_uuid not in running)}
+        had = {(use.kind, use.identifier) for use in own
+               if use.live or (use.defined and use.domain_uuid not in running)}
         return {(use.kind, use.identifier) for use in own} - had
 
 

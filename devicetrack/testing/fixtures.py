@@ -16,6 +16,7 @@ A test of a compute service gets a real manager, a real store (SQLite) and a hos
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence

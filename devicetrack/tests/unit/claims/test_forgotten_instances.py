@@ -93,7 +93,7 @@ class ForgottenTestCase(test_claim.HostTestCase):
         def knows_nobody() -> None:
             """Its answers come from another database."""
             self.fixture.spawn(pmem=1)
-            service.known = {instance: 'forgotten' for instance in (self.instance.uuid, *machine.domains)}
+            service.known = dict.fromkeys((self.instance.uuid, *machine.domains), 'forgotten')
 
         machine.delete_guest(self.instance.uuid)
         for happens in (unknown_domain, another_names_it, no_answer, knows_nobody):

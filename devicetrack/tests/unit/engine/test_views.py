@@ -48,7 +48,7 @@ class NamesTestCase(base.BaseTestCase):
                 ('an address leads nowhere', [*own, use('vpmem', None, TWO)], {('vpmem', 'a'), ('mdev', 'a')}, set(),
                  {('vpmem', TWO), ('vpmem', 'address of None')})):
             with self.subTest(title):
-                self.assertEqual(Names(named, strange, nowhere), self.names(rows, uses))
+                self.assertEqual(Names(named, strange, nowhere, set()), self.names(rows, uses))
 
 
 class NamedByDomainTestCase(base.BaseTestCase):
