@@ -370,7 +370,8 @@ class Moves:
         """Whether an instance may have left, by the service. The caller's object may be of another time.
 
         If the service does not answer, nobody knows, and an audit gives back what the instance left. The service leaves
-        out an instance without a host, which may just come back by a boot: then it has a claim here.
+        out an instance without a host, which may just come back by a boot: then it has a claim here. So may one that it
+        has no record of yet.
 
         :param is_here: whether the caller's object has the instance on this host
         :raises DepartureUnknown: the service does not answer, and no audit can do that, since the service reports no
@@ -386,7 +387,7 @@ class Moves:
             raise exception.DepartureUnknown(instance_uuid, migration_uuid)
         if states is None or states.get(instance_uuid) == migrations.INSTANCE_HERE:
             return False
-        return instance_uuid in states or not (
+        return states.get(instance_uuid) not in (None, migrations.INSTANCE_FORGOTTEN) or not (
             is_here or any(record.state == vocabulary.CLAIMED for record in there))
 
     def _confirm(self, instance: Any, migration_uuid: str, wait: bool, note: Note = NO_NOTE) -> Fields:
