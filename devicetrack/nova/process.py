@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from importlib import metadata
 from importlib import util
 import os
+import pwd
 import sys
 from typing import Any
 from typing import Final
@@ -124,6 +125,9 @@ def check_start(conf: Any, command: ServiceCommand | None) -> None:
     from devicetrack import metrics
     from devicetrack.conf import manager
     if command is not None:
+        if _number_of(command.user) != os.geteuid():
+            raise exception.InvalidConfiguration(command.unit, f'User={command.user}', (
+                'run this as that user: another one has other files and other rights'))
         if not os.access(command.program, os.X_OK):
             raise exception.InvalidConfiguration(command.unit, command.program, 'this user cannot run the program')
         files, directories = command.files
@@ -147,6 +151,13 @@ def check_start(conf: Any, command: ServiceCommand | None) -> None:
             raise exception.InvalidConfiguration('log file', path, 'this user cannot write it')
     if conf[manager.GROUP].metrics:
         metrics.check()
+
+
+def _number_of(user: str) -> int | None:
+    try:
+        return int(user) if user.isdigit() else pwd.getpwnam(user).pw_uid
+    except KeyError:
+        return None
 
 
 def connect() -> Any:

@@ -28,9 +28,15 @@ _TIMEOUT_S: Final = 30
 
 
 class ServiceCommand(NamedTuple):
-    """The command of a unit: its program, and the arguments that the program gets; None if nobody can tell them."""
+    """The command of a unit.
+
+    :ivar user: the user that runs it, by name or number
+    :ivar program: its program
+    :ivar arguments: what the program gets; None if nobody can tell
+    """
 
     unit: str
+    user: str
     program: str
     arguments: tuple[str, ...] | None
 
@@ -51,7 +57,7 @@ def find(units: Iterable[str] = UNITS) -> ServiceCommand | None:
     :raises InvalidConfiguration: the unit starts nothing
     """
     for unit in units:
-        shown = _run('systemctl', 'show', '--property=LoadState,ExecStart,Environment', '--', unit)
+        shown = _run('systemctl', 'show', '--property=LoadState,ExecStart,Environment,User', '--', unit)
         found = dict(line.partition('=')[::2] for line in (shown or '').splitlines())
         if found.get('LoadState') == 'loaded':
             return _command(unit, found)
@@ -67,10 +73,11 @@ def _command(unit: str, shown: Mapping[str, str]) -> ServiceCommand:
         if not words:
             raise exception.InvalidConfiguration(unit, f'{script} {_START}', (
                 f'this starts nothing: {environment.get("DAEMON", "its program")} is missing or cannot be run'))
+    user = shown.get('User') or 'root'
     place = next((index for index, word in enumerate(words) if os.path.basename(word) in _PROGRAMS), None)
     if place is None or any('$' in word for word in words):
-        return ServiceCommand(unit, words[0] if words else '', None)
-    return ServiceCommand(unit, words[place], tuple(words[place + 1:]))
+        return ServiceCommand(unit, user, words[0] if words else '', None)
+    return ServiceCommand(unit, user, words[place], tuple(words[place + 1:]))
 
 
 def _run(*command: str, environment: Mapping[str, str] | None = None) -> str | None:

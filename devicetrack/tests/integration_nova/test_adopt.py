@@ -76,14 +76,14 @@ class ProcessTestCase(base.TestCase):
         self.assertIn('[mdev_nvidia-35] device_addresses = 0000:84:00.0: this host has no such parent', details)
         self.assertIn('[devices] enabled_mdev_types = nvidia-35: no parent that', details)
 
-    def systemctl(self, command: str, environment: str = '') -> None:
+    def systemctl(self, command: str, user: str = '') -> None:
         """Have systemd tell of a unit of Nova's compute service. The rest of this machine's systemd is not asked."""
         path = pathlib.Path(self.directory, 'bin')
         path.mkdir(exist_ok=True)
         path.joinpath('systemctl').write_text(
             '#!/bin/sh\necho LoadState=loaded\n'
             f"echo 'ExecStart={{ path=/none ; argv[]={command} ; ignore_errors=no ; pid=0 }}'\n"
-            f"echo 'Environment={environment}'\n")
+            f"echo 'User={user}'\n")
         path.joinpath('systemctl').chmod(0o755)
         for name in ('nova-compute', 'devicetrack-nova-compute'):
             path.joinpath(name).write_text('#!/bin/sh\n')
@@ -118,6 +118,8 @@ class ProcessTestCase(base.TestCase):
             self.assertIn(reason, details)
         self.systemctl(f'{program} --config-file={self.config_file} --no-such-option')
         self.assertIn('the service does not take ', self.run_to(cmd_base.USAGE, '--check')[1])
+        self.systemctl(f'{program} --config-file={self.config_file}', user='nova')
+        self.assertIn('User=nova: run this as that user', self.check()['command line'][1])
         self.systemctl(f'{program} $OPTIONS')
         self.assertIn('nobody can tell with which arguments', self.run_to(cmd_base.USAGE, '--check')[1])
         self.assertEqual('ok', self.check('--config-file', str(self.config_file))['command line'][0])

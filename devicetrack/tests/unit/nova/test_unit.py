@@ -42,6 +42,7 @@ for last; do :; done
 echo "Environment={environment}"
 echo 'ExecStart={{ path=/x ; argv[]={command} ; ignore_errors=no ; start_time=[n/a] ; status=0/0 }}'
 echo LoadState=loaded
+echo User=nova
 """)
 
     def found(self) -> unit.ServiceCommand:
@@ -51,7 +52,7 @@ echo LoadState=loaded
 
     def test_a_unit_that_starts_the_program(self) -> None:
         self.have('openstack-nova-compute', '/usr/bin/nova-compute')
-        self.assertEqual(('openstack-nova-compute', '/usr/bin/nova-compute', ()), self.found())
+        self.assertEqual(('openstack-nova-compute', 'nova', '/usr/bin/nova-compute', ()), self.found())
         self.assertEqual(([], []), self.found().files)
         self.have('nova-compute', '/usr/bin/python3 /opt/nova/bin/devicetrack-nova-compute --config-file /a --debug '
                                   '--config-file=/b --config-dir=/c')
@@ -78,7 +79,7 @@ echo LoadState=loaded
 
     def test_another_script(self) -> None:
         self.have('nova-compute', '/usr/local/bin/start-compute --config-file /a')
-        self.assertEqual(('/usr/local/bin/start-compute', None), self.found()[1:])
+        self.assertEqual(('/usr/local/bin/start-compute', None), self.found()[2:])
 
     def test_a_host_without_such_a_unit_or_without_systemd(self) -> None:
         self.have('libvirtd', '/usr/sbin/libvirtd')
