@@ -10,6 +10,9 @@ import contextlib
 from typing import Any
 from typing import Final
 
+from nova.compute import manager as nova_manager
+from nova.virt.libvirt import driver as nova_driver
+
 from devicetrack.nova import binding
 from devicetrack.nova import errors
 from devicetrack.nova import tracker
@@ -20,11 +23,48 @@ from devicetrack.nova.wrapping import wraps
 _COMPUTE: Final = 'nova.compute.manager:ComputeManager.'
 
 
+# -- start and stop ---------------------------------------------------------------------------------------------------
+
+
+CHECK_FOR_RENAME: Final = f'{_COMPUTE}_check_for_host_rename'
+
+
+def starts(settings: binding.HostSettings) -> Callable[..., None]:
+    """Make the wrapper of Nova's check of the host's name: the manager starts after it, before Nova looks at guests.
+
+    It is Nova's last check of whether this is the host that its database knows. A start that Nova refuses must not take
+    the host, because the store would then have this machine as two hosts.
+    """
+    def check_for_host_rename(original: Callable[..., Any], compute: Any, nodes_by_uuid: Any) -> None:
+        original(compute, nodes_by_uuid)
+        if isinstance(compute.driver, nova_driver.LibvirtDriver):
+            binding.start(compute.driver, compute.host, settings)
+    return check_for_host_rename
+
+
 @wraps(f'{_COMPUTE}cleanup_host')
 def cleanup_host(original: Callable[..., Any], compute: Any) -> None:
-    """Close the binding when the service stops."""
+    """Close the binding when the service stops.
+
+    Nova 34 first waits for all threads of its pools, also for those that pass libvirt's events on and never end.
+    """
+    if hasattr(nova_manager, 'thread_pool_factory') and isinstance(compute.driver, nova_driver.LibvirtDriver):
+        host = compute.driver._host
+        host._conn_event_handler_queue.put(_EndOfThread())
+        if hasattr(host._event_handler, '_dispatch_thread'):            # with eventlet
+            host._event_handler._queue_event(_EndOfThread())
     original(compute)
     binding.stop(compute.driver)
+
+
+class _EndOfThread(BaseException):
+    """Ends a thread that takes it for a function to call, or for an event to look into, and catches every Exception."""
+
+    def __call__(self) -> None:
+        raise self
+
+    def __contains__(self, _key: object) -> bool:
+        raise self
 
 
 @wraps(f'{_COMPUTE}_shutdown_instance')

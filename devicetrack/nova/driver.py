@@ -30,18 +30,7 @@ _MDEV: Final = 'mdev'
 _MIGRATING: contextvars.ContextVar[Any] = contextvars.ContextVar('devicetrack_migrating', default=None)
 
 
-# -- start ------------------------------------------------------------------------------------------------------------
-
-
-def starts(settings: binding.HostSettings) -> Callable[..., None]:
-    """Make the wrapper of ``init_host``: the manager starts before Nova looks at any guest."""
-    def init_host(original: Callable[..., Any], driver: Any, host: str) -> None:
-        original(driver, host)
-        binding.start(driver, host, settings)
-    return init_host
-
-
-INIT_HOST: Final = f'{_DRIVER}init_host'
+# -- what Nova reports -------------------------------------------------------------------------------------------------
 
 
 @wraps(f'{_DRIVER}update_provider_tree')

@@ -19,12 +19,12 @@ _SUBJECTS = (tracker, driver, compute)
 
 def targets() -> list[str]:
     """Return every method of Nova that is wrapped."""
-    return [driver.INIT_HOST, *wrapping.wrappers()]
+    return [compute.CHECK_FOR_RENAME, *wrapping.wrappers()]
 
 
 def install(connect: Callable[[Any], Any] | None = None,
             state_path: Callable[[str], str] | None = None) -> wrapping.Installed:
-    """Wrap Nova's methods. Each host gets its claim manager when Nova's driver for the host starts.
+    """Wrap Nova's methods. Each host gets its claim manager when Nova's service for the host starts.
 
     Import ``nova.cmd.compute`` first, which chooses native threads or eventlet.
 
@@ -38,7 +38,7 @@ def install(connect: Callable[[Any], Any] | None = None,
     with contextlib.ExitStack() as undo:
         undo.callback(installed.remove)
         # Nova must not start without the manager, and the operator must read why.
-        installed.wrap(driver.INIT_HOST, driver.starts(settings), lambda error: error)
+        installed.wrap(compute.CHECK_FOR_RENAME, compute.starts(settings), lambda error: error)
         for target, wrapper in wrapping.wrappers().items():
             installed.wrap(target, wrapper, errors.untold)
         undo.pop_all()

@@ -8,12 +8,16 @@ wrapped before Nova's ``main`` has read its configuration. Right after that, Nov
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Iterator
+import contextlib
 import functools
 import logging
 import os
 import sys
+import threading
 from typing import Any
 from typing import Final
+from typing import NoReturn
 
 from nova import service
 import nova.cmd.compute
@@ -49,26 +53,82 @@ def targets() -> list[str]:
 def run() -> None:
     """Run Nova's ``main``, with the adapter installed before the service is made.
 
-    :raises SystemExit: with status 1 if this Nova is not known, or the adapter cannot be installed or started; with
-        2 if the command line is wrong; with 0 if it asks for help or the version
+    If this Nova is not known, or the service cannot start for any reason, the process ends here with status 1, whatever
+    threads it has. It ends with 2 if the command line is wrong, and with 0 after help or the version.
     """
-    _or_end(_read_command_line)
-    _or_end(lambda: seams.check([MAIN]), _begin_log)
-    create, ended = service.Service.create, list[SystemExit]()
+    with _ending():
+        _or_end(_read_command_line)
+        _or_end(lambda: seams.check([MAIN]), _begin_log)
+        create = service.Service.create
 
-    @functools.wraps(create)
-    def install_and_create(*args: Any, **kwargs: Any) -> Any:
-        _or_end(_install)
-        made = create(*args, **kwargs)
-        # With eventlet the service runs in a thread of oslo.service, which logs any error of a start with a traceback.
-        made.start = _ending(made.start, ended)
-        return made
+        @functools.wraps(create)
+        def install_and_create(*args: Any, **kwargs: Any) -> Any:
+            _or_end(_install)
+            made = create(*args, **kwargs)
+            _end_with(made)
+            return made
 
-    service.Service.create = staticmethod(install_and_create)
-    nova.cmd.compute.main()
-    if ended:
-        # With eventlet, the end of a thread that starts a service ends the others, and the process ends with status 0.
-        raise SystemExit(1)
+        service.Service.create = staticmethod(install_and_create)
+        nova.cmd.compute.main()
+
+
+def _end_with(made: Any) -> None:
+    """Have the process end when Nova's service cannot start, and when it is told to stop.
+
+    oslo.service runs the start in a thread if Nova uses eventlet. After an error there it ends the process with status
+    0, and only after the time that Nova 33 gives its operations to end.
+    """
+    start, stop, is_started = made.start, made.stop, threading.Event()
+
+    @functools.wraps(start)
+    def start_or_end() -> None:
+        with _ending():
+            # Nova reports all other errors of the start itself.
+            _or_end(start, ends=_EXPECTED)
+        is_started.set()
+
+    @functools.wraps(stop)
+    def stop_and_close(*args: Any, **kwargs: Any) -> None:
+        if not is_started.is_set():
+            # Nova has no operation to wait for, and what the start has begun goes on at the next one, as after a crash.
+            LOG.info('%s is told to stop before it has started', COMPUTE)
+            _end(0)
+        stop(*args, **kwargs)
+        from devicetrack.nova import binding
+        # Nova does not wait longer for its operations than its options say, and then it does not clean up the host.
+        binding.stop(made.manager.driver)
+
+    made.start, made.stop = start_or_end, stop_and_close
+
+
+@contextlib.contextmanager
+def _ending() -> Iterator[None]:
+    """End the process if the block fails.
+
+    Python itself would wait for the threads of Nova's libvirt driver, of which one never ends.
+    """
+    try:
+        yield
+    except SystemExit as end:
+        status = end.code
+    except Exception as error:
+        # As Python does it at the end of a program: oslo.log has put its own function there, which logs the error.
+        sys.excepthook(type(error), error, error.__traceback__)
+        status = 1
+    else:
+        return
+    if status is not None and not isinstance(status, int):
+        sys.stderr.write(f'{status}\n')
+        status = 1
+    _end(status or 0)
+
+
+def _end(status: int) -> NoReturn:
+    """End the process, whatever threads it has, with everything written that was logged or printed."""
+    for flush in (logging.shutdown, sys.stdout.flush, sys.stderr.flush):
+        with contextlib.suppress(Exception):                # nobody reads it any more, or a signal came in a write
+            flush()
+    os._exit(status)
 
 
 def _read_command_line() -> None:
@@ -100,23 +160,6 @@ def _begin_log() -> None:
     """Set up logging to Nova's log, before Nova has done so."""
     nova.config.parse_args(sys.argv, configure_db=False, init_rpc=False)
     oslo_log.setup(nova.conf.CONF, 'nova')
-
-
-def _ending(start: Callable[[], None], ended: list[SystemExit]) -> Callable[[], None]:
-    """Make a start of Nova's service that ends the process if a host's manager or an option keeps it from starting.
-
-    Nova reports all other errors of the start itself.
-
-    :param ended: gets the SystemExit
-    """
-    @functools.wraps(start)
-    def start_or_end() -> None:
-        try:
-            _or_end(start, ends=_EXPECTED)
-        except SystemExit as end:
-            ended.append(end)
-            raise
-    return start_or_end
 
 
 def _or_end(work: Callable[[], None], begin_log: Callable[[], None] = lambda: None,

@@ -81,7 +81,8 @@ class InstalledNovaTestCase(base.TestCase):
     def test_it_is_not_known_any_more_once_the_adapter_is_installed(self) -> None:
         found = self.differences('from devicetrack.nova import install; install.install()')
         self.assertTrue(all('changed in this process by ' in one and 'wrapping.py' in one for one in found), found)
-        self.assertIn('nova.virt.libvirt.driver:LibvirtDriver.init_host', {one.partition(': ')[0] for one in found})
+        self.assertIn('nova.compute.manager:ComputeManager._check_for_host_rename',
+                      {one.partition(': ')[0] for one in found})
 
     def test_once_the_adapter_is_removed_it_is_known_again(self) -> None:
         self.assertEqual([], self.differences('from devicetrack.nova import install; install.install().remove()'))
