@@ -208,7 +208,8 @@ class AmbiguousHost(DeviceTrackError):
     known: Collection[str] = several()
 
     def __str__(self) -> str:
-        return f'this machine is several hosts in the store ({", ".join(self.known)}): name one with --host'
+        return (f'this machine is several hosts in the store ({", ".join(self.known)}): name one with --host, or give '
+                "--config-file with Nova's file; devicetrack-manage host forget deletes one that holds nothing")
 
 
 class NotThisMachine(DeviceTrackError):

@@ -11,13 +11,16 @@ from typing import Any
 from typing import Final
 
 from devicetrack import exception
+from devicetrack.claims import host as host_identity
 from devicetrack.claims import report
 from devicetrack.cmd import base
 from devicetrack.cmd import records
+from devicetrack.conf import manager as manager_options
 from devicetrack.pictures import natural
 from devicetrack.store.api import Host
 from devicetrack.store.api import Tally
 
+FORGOTTEN: Final = 'forgotten'
 _COUNTED: Final = (report.FREE, report.HELD, report.RELEASING, report.WITHHELD, report.CREATABLE, report.MISSING,
                    report.OBSERVED)
 
@@ -89,6 +92,35 @@ class Show(base.ShowOne):
         return {**of_store(host, store.tallies([host.uuid])[host.uuid], machine(self.app)),
                 'classes': base.Shown(classes, [_in_words(one) for one in classes or ()]), 'unknown': unknown,
                 'report_only': report_only}
+
+
+class Forget(base.ShowOne):
+    """Forget a host that holds nothing: delete it from the store, with its cordons, requests and history.
+
+    Use it for a name that this machine had, and for a machine that is gone. The request is refused while the host has
+    devices in the store, and for this machine's present host while its manager runs. If the manager of another machine
+    runs, it stops its work, and its next start makes the host anew.
+    """
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument('host', metavar='NAME', help='The host.')
+
+    def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
+        store = self.app.checked_store
+        host = records.host_of(store, parsed_args.host)
+        if host.machine_id == self.app.machine_id and self._may_be_present(host):
+            host_identity.check_unmanaged(host.name, self.app.conf[manager_options.GROUP].state_path)
+        store.replace_host(host, None)
+        return {'outcome': FORGOTTEN, 'host': host.name, 'host_uuid': host.uuid}
+
+    def _may_be_present(self, host: Host) -> bool:
+        """Whether a host of this machine may be the one that its service is now."""
+        try:
+            return bool(self.app.present_host().uuid == host.uuid)
+        except (exception.AmbiguousHost, exception.UnknownHost):
+            return True
+        except exception.NotThisMachine:
+            return False
 
 
 def of_store(host: Host, tally: Tally, machine_id: str | None) -> dict[str, Any]:

@@ -182,6 +182,8 @@ class Manage(app.App):
         """
         if not self._conf_is_read:
             opts.register_options(self._conf)
+            # Nova's own: its file names the host that its service is. A file of devicetrack alone does not have it.
+            self._conf.register_opt(cfg.StrOpt('host'))
             arguments = [f'--{option}={path}' for option in ('config-file', 'config-dir')
                          for path in getattr(self.options, option.replace('-', '_'))]
             try:
@@ -232,15 +234,22 @@ class Manage(app.App):
         """
         return host_identity.machine_digest(self.conf[manager_options.GROUP].machine_id_path)
 
+    def present_host(self, name: str | None = None) -> Host:
+        """Return a host of this machine; by default the one that Nova's configuration names, or that this machine is.
+
+        :raises DeviceTrackError: as :func:`.report.locate`
+        """
+        return report.locate(self.checked_store, name or self.conf.host,
+                             self.conf[manager_options.GROUP].machine_id_path)
+
     def observer(self, name: str | None,
                  providers: Callable[[Host], ProviderResolver] | None = None) -> report.Observer:
         """Return an observer of a host of this machine; by default of the host that this machine is.
 
         :param providers: makes the object that knows the UUIDs of the host's providers; by default they are derived
         """
-        store = self.checked_store
-        host = report.locate(store, name, self.conf[manager_options.GROUP].machine_id_path)
-        return report.Observer(host, self.driver(host.name), store, self.conf,
+        host = self.present_host(name)
+        return report.Observer(host, self.driver(host.name), self.checked_store, self.conf,
                                None if providers is None else providers(host))
 
     def start_host(self, host: str) -> Running:

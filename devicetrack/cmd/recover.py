@@ -50,7 +50,7 @@ class Recover(base.Blocks):
         conf = self.app.conf[manager_options.GROUP]
         kinds.load(self.app.conf)
         store = self._store()
-        name = parsed_args.host or recovery.name_of(store, conf.machine_id_path)
+        name = parsed_args.host or self.app.conf.host or recovery.name_of(store, conf.machine_id_path)
         if name is None:
             raise base.UsageError('the store knows no host of this machine, and its guests do not record the name of '
                                   "theirs: name it with --host, by the compute service's name for it")

@@ -279,15 +279,17 @@ class Store(abc.ABC):
         """Whether any call has raised HostTakenOver. It does not ask the database."""
 
     @abc.abstractmethod
-    def replace_host(self, before: Host, after: Host) -> None:
-        """Replace a host that holds nothing by another one. May be repeated.
+    def replace_host(self, before: Host, after: Host | None) -> None:
+        """Replace a host that holds nothing by another one, or with None delete it. May be repeated.
 
         The old host's migration contexts, operator requests and declarations are deleted. What is withheld there stays
-        withheld, since it may be the same machine; that, the leftovers and the events belong to the new host. The old
-        host's manager must not run: what it recorded after this would belong to no host.
+        withheld, since it may be the same machine; that, the leftovers and the events belong to the new host, and are
+        deleted if there is none. The old host's manager must not run: what it recorded after this would belong to no
+        host.
 
         :raises HostHoldsDevices: it has rows; nothing was written
-        :raises HostIdentityChanged: the store knows neither of the two; nothing was written
+        :raises HostIdentityChanged: the store knows neither of the two, or its host of this name is another one now;
+            nothing was written
         :raises StoreUnavailable: nothing was written
         :raises OutcomeUnknown: it may have happened; call again
         """

@@ -132,7 +132,7 @@ class StagedStore(api.Store):
     def set_nested(self, host_uuid: str, version: int | None, at: int | None) -> None:
         self._call('set_nested', host_uuid, version, at)
 
-    def replace_host(self, before: api.Host, after: api.Host) -> None:
+    def replace_host(self, before: api.Host, after: api.Host | None) -> None:
         self._call('replace_host', before, after)
 
     def records(self) -> list[Record]:

@@ -203,11 +203,11 @@ class SQLStore(database.Database, api.Store):
         if not self._execute(queries.SET_OF_HOST, queries.of(uuid=host_uuid) | values):
             raise self._unknown(host_uuid)
 
-    def replace_host(self, before: api.Host, after: api.Host) -> None:
+    def replace_host(self, before: api.Host, after: api.Host | None) -> None:
         try:
             self.transact(lambda connection: _replace_host(connection, before, after))
         except db_exc.DBDuplicateEntry as error:
-            raise exception.HostIdentityChanged(after.name) from error
+            raise exception.HostIdentityChanged(before.name if after is None else after.name) from error
 
     # -- assignments and the contexts of moves -------------------------------------------------------------------------
 
@@ -498,8 +498,8 @@ def _take_epoch(connection: sa.Connection, host_uuid: str, before: frozenset[int
     return taken
 
 
-def _replace_host(connection: sa.Connection, before: api.Host, after: api.Host) -> None:
-    """Delete a host and all that is left of it, and insert another.
+def _replace_host(connection: sa.Connection, before: api.Host, after: api.Host | None) -> None:
+    """Delete a host and all that is left of it, and insert another if there is one.
 
     :raises HostHoldsDevices, HostIdentityChanged: nothing was written
     :raises DBDuplicateEntry: a third host has the name or the UUID of the new one
@@ -507,9 +507,11 @@ def _replace_host(connection: sa.Connection, before: api.Host, after: api.Host) 
     table = models.hosts
     # For update: if two commands replace one machine, the second sees what the first has done.
     found = {host.identity: host for host in convert.tuples(api.Host, connection.execute(
-        sa.select(table).where(table.c.uuid.in_((before.uuid, after.uuid))).with_for_update()))}
+        sa.select(table).where(table.c.uuid.in_([one.uuid for one in (before, after) if one is not None]))
+        .with_for_update()))}
     if before.identity not in found:
-        if after.identity in found:          # an earlier call did it, and its answer was lost
+        # An earlier call did it, and its answer was lost.
+        if not found if after is None else after.identity in found:
             return
         raise exception.HostIdentityChanged(before.name)
     rows = connection.execute(sa.select(sa.func.count()).select_from(models.assignments).where(
@@ -519,8 +521,12 @@ def _replace_host(connection: sa.Connection, before: api.Host, after: api.Host) 
     for left in (models.migration_contexts, models.operator_requests, models.declarations):
         connection.execute(sa.delete(left).where(left.c.host_uuid == before.uuid))
     for kept in (models.withheld, models.leftovers, models.events):
-        connection.execute(sa.update(kept).where(kept.c.host_uuid == before.uuid).values(host_uuid=after.uuid))
+        of_host = kept.c.host_uuid == before.uuid
+        connection.execute(sa.delete(kept).where(of_host) if after is None else
+                           sa.update(kept).where(of_host).values(host_uuid=after.uuid))
     connection.execute(sa.delete(table).where(table.c.uuid == before.uuid))
+    if after is None:
+        return
     epoch = max(after.epoch, found[before.identity].epoch) + _step()    # later than any epoch of the old host
     connection.execute(sa.insert(table).values(after._replace(epoch=epoch)._asdict()))
 

@@ -177,7 +177,7 @@ class ServiceTestCase(base.TestCase):
         with self.service() as first:
             assert first.stdout is not None
             self.assertEqual('started\n', first.stdout.readline(), self.tail())
-            self.refused('devicetrack-nova-compute does not start: another process manages host compute-7')
+            self.refused('it manages host compute-7, or another host with the same state_path')
         os.chmod(self.state, 0o777)
         self.refused(f'devicetrack-nova-compute does not start: {self.state}: users other than its owner can write')
 

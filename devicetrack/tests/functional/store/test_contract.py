@@ -139,6 +139,15 @@ class TestReplaceHost(StoreTestCase):
         self.store.replace_host(self.before, after)
         self.assert_replaced(after)
 
+    def test_a_host_may_go_with_all_that_is_left_of_it(self) -> None:
+        self.store.set_withheld([api.WithheldRow(self.before.uuid, 'vpmem', 'device', 'ns0', '{}', 1, 1)])
+        for _ in range(2):                              # the answer of the first may have been lost
+            self.store.replace_host(self.before, None)
+        self.assertEqual(([self.bystander], []), (self.store.hosts(), self.store.withheld(self.before.uuid)))
+        self.store.write(insert(record('ns0', host_uuid=self.bystander.uuid)))
+        error = self.assertRaises(exception.HostHoldsDevices, self.store.replace_host, self.bystander, None)
+        self.assertEqual((self.bystander.name, 1), (error.host, error.rows))
+
     def test_a_host_that_holds_devices_stays_and_the_error_says_what_to_do(self) -> None:
         self.store.write(insert(record('ns0'), record('ns1')))
         error = self.assertRaises(exception.HostHoldsDevices, self.store.replace_host, self.before, self.after)

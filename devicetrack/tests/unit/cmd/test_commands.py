@@ -258,6 +258,59 @@ class HostTestCase(CommandTestCase):
         answer = self.program.run('host', 'show', '-f', 'json')
         self.assertEqual((cmd_base.ATTENTION, ['vpmem: ndctl failed']), (answer.code, answer.data['unknown']))
 
+    def ghost(self) -> store_api.Host:
+        """Another name of this machine, from a rename that was taken back."""
+        ghost = self.host.store.hosts()[0]._replace(uuid='7c9e6f2e-3a58-4a0e-8a53-0b8a3f8f0001', name='compute-8')
+        self.host.store.add_host(ghost)
+        return ghost
+
+    def names(self) -> list[str]:
+        return [host.name for host in self.host.store.hosts()]
+
+    def of_nova(self, name: str) -> str:
+        return program.write_configuration(self.temp_dir(), self.host.conf, '[DEFAULT]', f'host = {name}')
+
+    def test_novas_configuration_says_which_host_this_machine_is(self) -> None:
+        self.ghost()
+        self.assertIn('host forget', self.program.run('device', 'list').err)
+        for name in ('compute-7', 'compute-8'):
+            self.assertEqual({name}, {one['host'] for one in self.program.ask(
+                'device', 'list', config_file=self.of_nova(name))})
+        answer = self.program.run('device', 'list', config_file=self.of_nova('compute-9'))
+        self.assertEqual(cmd_base.ERROR, answer.code)
+        self.assertIn('the store has no host compute-9; it knows compute-7, compute-8', answer.err)
+
+    def test_a_name_that_this_machine_had_is_forgotten_while_its_manager_runs(self) -> None:
+        ghost = self.ghost()
+        self.assertEqual({'outcome': 'forgotten', 'host': 'compute-8', 'host_uuid': ghost.uuid}, self.program.ask(
+            'host', 'forget', 'compute-8', config_file=self.of_nova('compute-7')))
+        self.assertEqual(['compute-7'], self.names())
+        self.host.spawn(pmem=1)
+
+    def test_a_host_whose_manager_may_run_is_not_forgotten(self) -> None:
+        self.ghost()
+        for name, config_file in (('compute-7', self.of_nova('compute-7')), ('compute-8', None), ('compute-7', None)):
+            answer = self.program.run('host', 'forget', name, config_file=config_file)
+            self.assertEqual(cmd_base.ERROR, answer.code)
+            self.assertIn(f'it manages host {name}', answer.err)
+        self.host.manager.close()
+        self.program.ask('host', 'forget', 'compute-8')
+        self.program.ask('host', 'forget', 'compute-7')
+        self.assertEqual([], self.names())
+
+    def test_a_host_with_devices_is_not_forgotten(self) -> None:
+        self.host.spawn(pmem=1)
+        self.host.manager.close()
+        answer = self.program.run('host', 'forget', 'compute-7')
+        self.assertEqual(cmd_base.ERROR, answer.code)
+        self.assertIn('still has devices in the store (1)', answer.err)
+        self.assertEqual(['compute-7'], self.names())
+
+    def test_an_unknown_host_is_not_forgotten(self) -> None:
+        answer = self.program.run('host', 'forget', 'compute-9')
+        self.assertEqual(cmd_base.ERROR, answer.code)
+        self.assertIn('it knows compute-7', answer.err)
+
 
 class DeviceShowTestCase(CommandTestCase):
 

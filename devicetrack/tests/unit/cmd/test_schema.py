@@ -130,4 +130,7 @@ class SchemaTestCase(RepairCommandTestCase):
         self.assertRaises(exception.UnclaimFailed, self.host.manager.release, None, leaving)
         self.host.manager.close()
         self.ask('device retire', f'vpmem/{row.identifier}', '--confirm', leaving.uuid)
+        self.host.store.add_host(self.host.store.hosts()[0]._replace(uuid='7c9e6f2e-3a58-4a0e-8a53-0b8a3f8f0001',
+                                                                     name='of-yesterday'))
+        self.ask('host forget', 'of-yesterday')
         self.assertIn('retired', {one['event'] for one in self.ask('device history', f'vpmem/{row.identifier}')})
