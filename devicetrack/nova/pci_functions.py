@@ -50,7 +50,7 @@ class PCIFunction(NamedTuple):
 
     @property
     def is_one_time_use(self) -> bool:
-        """Whether Nova reserves it for good once an instance has it."""
+        """Whether its ``device_spec`` says so. Then Nova 33 and later reserve it for good once an instance has it."""
         return self.tags is not None and self.tags.get('one_time_use') == 'true'
 
     @property
