@@ -18,6 +18,7 @@ from oslo_config import cfg
 
 import devicetrack
 from devicetrack import exception
+from devicetrack import log
 from devicetrack import ownfiles
 from devicetrack import vocabulary
 from devicetrack.claims import report
@@ -33,6 +34,9 @@ from devicetrack.objects.values import DeviceKey
 
 if TYPE_CHECKING:
     from devicetrack.nova.record import NovaRecord
+
+# The parent of all loggers of this library.
+_OURS: Final = log.logger(devicetrack.__name__).logger
 
 # The beginning of the reason of each cordon that the command sets.
 _KEPT: Final = 'devicetrack-nova-adopt: recorded in Nova, with no domain, for instance'
@@ -207,11 +211,11 @@ class _Warnings(logging.Handler):
         self._found: list[str] = []
 
     def __enter__(self) -> list[str]:
-        logging.getLogger(devicetrack.__name__).addHandler(self)
+        _OURS.addHandler(self)
         return self._found
 
     def __exit__(self, *_error: object) -> None:
-        logging.getLogger(devicetrack.__name__).removeHandler(self)
+        _OURS.removeHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno == logging.WARNING:
