@@ -173,11 +173,11 @@ class NovaHost:
         try:
             with self._opened() as (store, driver), _Warnings() as warnings:
                 look = self._observer(store, driver).adopting()
-                rights = _checked('privileges', driver.check_rights)
+                obstacles, rights = list(look.obstacles()), _checked('privileges', driver.check_rights)
         except exception.DeviceTrackError as error:
             yield adoption.HostCheck('host', adoption.FAILURE, str(error))
             return
-        yield from adoption.checks_of_host(list(look.obstacles()), [*warnings, *(
+        yield from adoption.checks_of_host(obstacles, [*warnings, *(
             f'{one.option}: {one.key.identifier}: {one.reason}' for one in look.inventory.faults)],
             [*filter(None, [rights.details]), *_unread(look)])
         try:
