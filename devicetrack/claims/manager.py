@@ -40,7 +40,7 @@ from devicetrack.claims.running import start
 from devicetrack.claims.running import start_anew
 from devicetrack.claims.running import Starter
 from devicetrack.claims.service import ComputeService
-from devicetrack.claims.service_devices import DeviceService
+from devicetrack.claims.service_cleaning import DeviceService
 from devicetrack.claims.unfinished import FailedClaim
 from devicetrack.claims.unfinished import ToldStart
 from devicetrack.claims.unfinished import Unfinished
@@ -889,8 +889,8 @@ class ClaimManager:
         """
         host = self._started()
         host.store.check_epoch()                # a requested wipe begins before anything is written
-        if host.service_devices.has(DeviceKey(kind, identifier)):
-            return host.service_devices.admit(DeviceKey(kind, identifier), wipe, word)
+        if host.service_cleaning.has(DeviceKey(kind, identifier)):
+            return host.service_cleaning.admit(DeviceKey(kind, identifier), wipe, word)
         return host.unproven.admit(DeviceKey(kind, identifier), wipe, word)
 
     def list_withheld(self) -> list[Withheld]:
@@ -937,7 +937,7 @@ class ClaimManager:
         They ask ``devices`` which devices these are, and also note which device the service gives to its next guest.
         So call this after every audit. The findings of audits say which devices are not cleaned, and why.
         """
-        self._started().service_devices.look(devices)
+        self._started().service_cleaning.look(devices)
 
     def resources_of(self, instance_uuid: str) -> InstanceResources:
         """Return the devices that an instance holds on this host, as the store records them."""

@@ -32,7 +32,7 @@ from devicetrack.claims.repairs import Accepted
 from devicetrack.claims.repairs import OwnerChange
 from devicetrack.claims.repairs import RepairOutcome
 from devicetrack.claims.repairs import Repairs
-from devicetrack.claims.service_devices import ServiceDevices
+from devicetrack.claims.service_cleaning import ServiceCleaning
 from devicetrack.claims.unproven import Unproven
 from devicetrack.claims.withheld import Withheld
 from devicetrack.claims.withheld import WithheldDevices
@@ -121,10 +121,10 @@ class OperatorRequests:
     """
 
     def __init__(self, host: ThisHost, repairs: Repairs, withheld: WithheldDevices, unproven: Unproven,
-                 service_devices: ServiceDevices, end: Callable[[], None]) -> None:
+                 service_cleaning: ServiceCleaning, end: Callable[[], None]) -> None:
         self._host, self._host_uuid, self._store, self._end = host.name, host.uuid, host.store, end
         self._repairs, self._withheld, self._unproven = repairs, withheld, unproven
-        self._service_devices = service_devices
+        self._service_cleaning = service_cleaning
         self._unstored: dict[str, Answer] = {}          # by request, while the store does not have it
         self._is_mistaken = False
         # Held while something is cordoned or uncordoned and the requests about it are answered: of two contraries, the
@@ -358,8 +358,8 @@ class OperatorRequests:
         key = _device({'identifier': arguments.get('name'), **arguments})
         word = None if 'word' not in arguments else Word(_text(arguments, 'who'), _text(arguments, 'word'))
         seen = _text(arguments, 'details') if 'details' in arguments else None
-        if self._service_devices.has(key):
-            return Answer(DONE, str(self._service_devices.admit(key, arguments.get('wipe') is True, word)))
+        if self._service_cleaning.has(key):
+            return Answer(DONE, str(self._service_cleaning.admit(key, arguments.get('wipe') is True, word)))
         return Answer(DONE, str(self._unproven.admit(key, arguments.get('wipe') is True, word, seen)))
 
 

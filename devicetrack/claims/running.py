@@ -47,7 +47,7 @@ from devicetrack.claims.rows import KnownRows
 from devicetrack.claims.rows import Rows
 from devicetrack.claims.service import ComputeService
 from devicetrack.claims.service import ServiceView
-from devicetrack.claims.service_devices import ServiceDevices
+from devicetrack.claims.service_cleaning import ServiceCleaning
 from devicetrack.claims.unfinished import Unfinished
 from devicetrack.claims.unproven import Unproven
 from devicetrack.claims.views import Boot
@@ -159,12 +159,12 @@ class Running:
         self.live = LiveMigrations(host, rows, self.declarations, self.moves, self.failed_claims)
         self.repairs = Repairs(host, rows, self.views, self.gate, self.withheld, self.life)
         self.unproven = Unproven(host, rows, self.gate, self.withheld, self._interrupted, parts.after_wipe)
-        self.service_devices = ServiceDevices(host, self.gate, self._interrupted)
+        self.service_cleaning = ServiceCleaning(host, self.gate, self._interrupted)
         self.operator_requests = OperatorRequests(host, self.repairs, self.withheld, self.unproven,
-                                                  self.service_devices, self.end)
+                                                  self.service_cleaning, self.end)
         self.audits = Audit(host, rows, self.views, self.declarations, self.unproven, self.failed_claims, Resume(
             host, rows, self.gate, self.life, self.claiming, self.definitions, self.moves),
-            self.service_devices.findings)
+            self.service_cleaning.findings)
 
     def audit(self) -> list[Finding]:
         """Audit the host, and carry out the requests of commands: see :meth:`.Audit.run`.
@@ -182,7 +182,7 @@ class Running:
     def close(self) -> None:
         """Release the host. Its devices stay recorded for their instances. Repeat it after an interrupt."""
         self.is_closed = True
-        self.service_devices.close()
+        self.service_cleaning.close()
         try:                                    # these end before another process can take the host
             self.wipes.close()
             self.unproven.close()
@@ -249,7 +249,7 @@ def start_anew(before: Running) -> tuple[Running, list[Finding]]:
     """
     LOG.warning('An interrupt ended this start of host %s, so the host starts anew', before.gate.host)
     before.wipes.close()
-    before.service_devices.close()
+    before.service_cleaning.close()
     before.unproven.stop()
     try:
         running, findings = _open(before.parts, before.starter, before.memory, before.service_store)

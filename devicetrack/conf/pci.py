@@ -32,7 +32,8 @@ the name of its interface, also matches its virtual functions.
 ``traits`` are names separated by commas. Names that placement does not know become capital letters after ``CUSTOM_``.
 ``managed`` (``yes`` by default) says whether libvirt takes the function from its driver on the host and gives it back.
 ``live_migratable`` and ``one_time_use`` are ``no`` by default. Guests move live only with functions that are
-``live_migratable``. A function with ``one_time_use`` is withheld after its guest until an operator admits it again.
+``live_migratable``. A function with ``one_time_use`` is withheld after its guest until an operator admits it again; one
+that the service hands out itself can be cleaned without a person (``[devicetrack_nova] pci``).
 A virtual function with a ``physical_network`` becomes a port of that network, with the MAC address and VLAN that the
 service asks for. No alias by vendor and product matches it. It can become a trusted port only if its object has
 ``trusted``. Nobody gets a whole function with a ``physical_network``.
@@ -65,13 +66,14 @@ for a person too. A reset of its bus is none for a function that shares the bus 
 
 ``none``: nothing. A reset erases nothing on a disk: with ``none`` the next guest reads what the last one wrote.
 ``person``: an operator says when it is clean. This policy holds for every function whose ``[pci] device_spec`` has
-``one_time_use``. For NVMe disks: ``zero`` writes zeroes over every namespace and reads them back; ``blkdiscard``
-discards every block, and reads every byte back as zero; ``nvme-format`` has the controller format and erase every
-namespace (``erase``: ``user-data``, or ``cryptographic``; ``timeout_s``: how long one may take, 3600 by default);
-``nvme-sanitize`` has it sanitize all of its NVM subsystem (``erase``: ``block``, ``cryptographic`` or ``overwrite``;
-``timeout_s``: how long the service waits for it, 86400 by default). A service that does not run as root needs
-CAP_SYS_ADMIN in ``[devicetrack_privileged] capabilities`` for these. The service does not start with a policy that a
-controller can never carry out, and does not hand out a disk while the policy would erase the data of others.
+``one_time_use``, unless the service hands it out itself. For NVMe disks: ``zero`` writes zeroes over every namespace
+and reads them back; ``blkdiscard`` discards every block, and reads every byte back as zero; ``nvme-format`` has the
+controller format and erase every namespace (``erase``: ``user-data``, or ``cryptographic``; ``timeout_s``: how long one
+may take, 3600 by default); ``nvme-sanitize`` has it sanitize all of its NVM subsystem (``erase``: ``block``,
+``cryptographic`` or ``overwrite``; ``timeout_s``: how long the service waits for it, 86400 by default). A service that
+does not run as root needs CAP_SYS_ADMIN in ``[devicetrack_privileged] capabilities`` for these. The service does not
+start with a policy that a controller can never carry out, and does not hand out a disk while the policy would erase the
+data of others.
 ``program``: a program of the operator (``program``: its absolute path; ``timeout_s``: when it is killed, 3600 by
 default). "PCI functions" in the guide for operators says what each policy proves, how long it takes, and what a program
 has to do.

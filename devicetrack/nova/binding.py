@@ -30,6 +30,7 @@ from devicetrack.conf import nova as adapter_options
 from devicetrack.nova import errors
 from devicetrack.nova import interrupted
 from devicetrack.nova import options as nova_options
+from devicetrack.nova import pci_cleaning
 from devicetrack.nova import pci_functions
 from devicetrack.nova import providers
 from devicetrack.nova import resources
@@ -149,6 +150,9 @@ class Binding:
         except exception.DeviceTrackError as error:
             LOG.error('The audit of the devices of host %(host)s failed: %(error)s',
                       {'host': self.host, 'error': error})
+        if self.pci is not None and nova.conf.CONF[adapter_options.GROUP].pci == adapter_options.CLEAN:
+            with contextlib.suppress(exception.DeviceTrackError):       # as the audit, which logged it
+                self.manager.look_after(pci_cleaning.NovaDevices(tracker, self.pci))
 
     def reported(self) -> list[Provider]:
         """Return the providers of the host for Nova's report, which is made under Nova's lock, so this reads nothing.

@@ -30,6 +30,7 @@ class PCIFunction(NamedTuple):
     :param row_id: the number of its row in Nova's database; None until Nova has saved it
     :param extra_info: as Nova keeps it
     :param card_serial: the serial number of the card, as libvirt told Nova; '' if it did not
+    :param updated_at: when Nova last saved a change of its row
     :param tags: those of the first ``[pci] device_spec`` that matches it, as Nova reads them; None if none does any
         more: Nova keeps the function until its instance is gone
     """
@@ -46,6 +47,7 @@ class PCIFunction(NamedTuple):
     row_id: int | None
     extra_info: Mapping[str, str]
     card_serial: str
+    updated_at: str
     tags: Mapping[str, str] | None
 
     @property
@@ -162,8 +164,8 @@ def _uuid_of(client: Any, context: Any, name: str) -> str | None:
 def _function(row: Any, spec: Any) -> PCIFunction:
     # A row that Nova has not saved yet lacks some fields.
     said = {name: getattr(row, name) if name in row else None for name in (
-        'parent_addr', 'numa_node', 'instance_uuid', 'compute_node_id', 'id')}
+        'parent_addr', 'numa_node', 'instance_uuid', 'compute_node_id', 'id', 'updated_at')}
     return PCIFunction(row.address, row.vendor_id, row.product_id, row.dev_type, said['parent_addr'],
                        said['numa_node'], row.status, said['instance_uuid'], said['compute_node_id'], said['id'],
-                       dict(row.extra_info), row.card_serial_number or '',
+                       dict(row.extra_info), row.card_serial_number or '', str(said['updated_at']),
                        None if spec is None else dict(spec.get_tags()))

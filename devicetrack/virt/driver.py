@@ -170,7 +170,7 @@ class VirtDriver(abc.ABC):
         The default does nothing. Never an error: what is not forgotten only withholds.
         """
 
-    def of_service(self, told: Callable[[], Mapping[DeviceKey, str]]) -> VirtDriver | None:
+    def cleaner_of_service(self, told: Callable[[], Mapping[DeviceKey, str]]) -> VirtDriver | None:
         """Return another driver, for devices that the compute service hands out itself and this library only cleans.
 
         Such devices have no rows. :meth:`get_inventory` of that driver has those that ``told`` names. :meth:`realize`
@@ -185,7 +185,9 @@ class VirtDriver(abc.ABC):
         return None
 
     def lent(self) -> Mapping[DeviceKey, str]:
-        """Return what the service told of its devices when :meth:`realize` noted them; only of :meth:`of_service`.
+        """Return what the service told of its devices when :meth:`realize` noted them.
+
+        Only a driver of :meth:`cleaner_of_service` has some.
 
         :raises DriverError: that cannot be read
         """

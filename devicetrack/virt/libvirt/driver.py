@@ -113,7 +113,7 @@ class LibvirtDriver(guests.Guests):
         self._proofs = proofs.Proofs(state_path)
         self._proving = proving.Proving(self._kinds, self._proofs, self._held, self._usage.read,
                                         self._part_in_use, self._trusts)
-        self._of_service: LibvirtDriver | None = None
+        self._cleaner_of_service: LibvirtDriver | None = None
 
     def boot_id(self) -> str:
         try:
@@ -123,18 +123,18 @@ class LibvirtDriver(guests.Guests):
             raise exception.CommandFailed(f'read {BOOT_ID}', str(error.strerror)) from error
 
     def close(self) -> None:
-        if self._of_service is not None:
-            self._of_service.close()
+        if self._cleaner_of_service is not None:
+            self._cleaner_of_service.close()
         self.hypervisor.close()
 
-    def of_service(self, told: Callable[[], Mapping[DeviceKey, str]]) -> LibvirtDriver:
+    def cleaner_of_service(self, told: Callable[[], Mapping[DeviceKey, str]]) -> LibvirtDriver:
         path = os.path.join(self.state_path, _OF_SERVICE)
         try:
             ownfiles.make_directory(path)
         except OSError as error:
             raise exception.CommandFailed(f'make the directory {path}', str(error.strerror)) from error
-        made = self._of_service = LibvirtDriver(self.host, self.conf, path, [pci_of_service.OfService],
-                                                self.hypervisor.raw, trusts=True)
+        made = self._cleaner_of_service = LibvirtDriver(self.host, self.conf, path, [pci_of_service.OfService],
+                                                        self.hypervisor.raw, trusts=True)
         for kind in made._functions_of_service():
             kind.told = lambda: {key.identifier: text for key, text in told().items()
                                  if key.kind == pci_of_service.OfService.name}

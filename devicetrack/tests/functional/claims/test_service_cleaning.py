@@ -9,10 +9,10 @@ from typing import Any
 import uuid
 
 from devicetrack import exception
-from devicetrack.claims import service_devices
-from devicetrack.claims.service_devices import ServiceDevice
 from devicetrack.engine import findings
+from devicetrack.objects import cleanable
 from devicetrack.objects import event as events
+from devicetrack.objects.cleanable import Cleanable
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestConfig
 from devicetrack.objects.values import Word
@@ -53,11 +53,11 @@ class Service:
         del self.users[address]
         self.times[address] += 1
 
-    def devices(self) -> dict[DeviceKey, ServiceDevice]:
+    def devices(self) -> dict[DeviceKey, Cleanable]:
         self.before.pop('devices', lambda: None)()
-        return {DeviceKey('pci', address): ServiceDevice(
-            service_devices.USED if address in self.users else
-            service_devices.WAITING if address in self.reserved else service_devices.FREE, str(times))
+        return {DeviceKey('pci', address): Cleanable(
+            cleanable.USED if address in self.users else
+            cleanable.WAITING if address in self.reserved else cleanable.FREE, str(times))
             for address, times in self.times.items()}
 
     def check_waits(self, key: DeviceKey, told: str) -> None:
@@ -73,7 +73,7 @@ class Service:
         self.handed_out.append(key.identifier)
 
 
-class ServiceDevicesTestCase(base.TestCase):
+class ServiceCleaningTestCase(base.TestCase):
 
     def setUp(self) -> None:
         super().setUp()
@@ -104,7 +104,7 @@ class ServiceDevicesTestCase(base.TestCase):
     def look(self) -> list[Any]:
         """One audit of the service, and all that it begins. Returns the findings of the next audit."""
         self.host.manager.look_after(self.service)
-        self.host.running.service_devices.wait()
+        self.host.running.service_cleaning.wait()
         self.host.audit()
         return [one for one in self.host.findings if one.kind == findings.NOT_CLEANED]
 
@@ -286,7 +286,7 @@ class ServiceDevicesTestCase(base.TestCase):
     def test_after_a_restart_it_goes_on_with_what_was_noted(self) -> None:
         self.start()
         self.use()
-        self.service.before['hand_out'] = self.host.running.service_devices.close
+        self.service.before['hand_out'] = self.host.running.service_cleaning.close
         self.host.manager.close()
         self.host.restart()
         self.assertEqual([], self.look())
@@ -295,7 +295,7 @@ class ServiceDevicesTestCase(base.TestCase):
     def test_a_stop_in_the_middle_hands_nothing_out(self) -> None:
         self.start()
         self.use()
-        self.service.before['check_waits'] = self.host.running.service_devices.close
+        self.service.before['check_waits'] = self.host.running.service_cleaning.close
         self.look()
         self.assertEqual((OLD, []), (self.disk.content[:len(OLD)], self.service.handed_out))
         self.host.manager.close()
@@ -309,7 +309,7 @@ class ServiceDevicesTestCase(base.TestCase):
         self.service.before['hand_out'] = lambda: self.host.store.take_epoch(self.host.manager.host_uuid, set())
         self.service.before['check_waits'] = lambda: self.host.store.take_epoch(self.host.manager.host_uuid, set())
         self.host.manager.look_after(self.service)
-        self.host.running.service_devices.wait()
+        self.host.running.service_cleaning.wait()
         self.assertEqual(([], OLD), (self.service.handed_out, self.disk.content[:len(OLD)]))
         self.host.restart()
 

@@ -3,7 +3,8 @@
 These devices have no rows and are in no ledger: the service decides who gets them. After a guest, the service keeps
 such a device reserved, and leaves it to others to clean the device and to end the reservation. Here a thread does that:
 
-#. It notes durably which device the service may give to a guest, while nobody has it (:meth:`.VirtDriver.of_service`).
+#. It notes durably which device the service may give to a guest, while nobody has it
+   (:meth:`.VirtDriver.cleaner_of_service`).
 #. When a device waits for its cleaning, the thread has the driver clean the noted one, by the same steps as a device of
    ours: under the device's lock, after the same questions about users, with a proof.
 #. It notes the device again, writes the proof into the history, and then the service hands out the device again.
@@ -38,6 +39,11 @@ from devicetrack.engine.withholding import Target
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import event as events
 from devicetrack.objects import values
+from devicetrack.objects.cleanable import Cleanable
+from devicetrack.objects.cleanable import FREE
+from devicetrack.objects.cleanable import UNKNOWN
+from devicetrack.objects.cleanable import USED
+from devicetrack.objects.cleanable import WAITING
 from devicetrack.objects.event import Event
 from devicetrack.objects.event import Wiped
 from devicetrack.objects.values import DeviceKey
@@ -48,11 +54,6 @@ from devicetrack.virt.driver import VirtDriver
 
 LOG = log.logger(__name__)
 
-# What the service does with a device: it may give it to the next guest, a guest has it, or it waits for its cleaning.
-FREE: Final = 'free'
-USED: Final = 'used'
-WAITING: Final = 'waiting'
-
 _AWAY: Final = 'the host does not have it'
 _BY_HAND: Final = ('no guest had it since it was clean, so somebody else reserved it: it is not cleaned, and stays '
                    'reserved until that is taken back')
@@ -62,23 +63,13 @@ _ADVICE: Final = ('fix that, and the next audit tries again; or devicetrack-mana
                   'is there now, and --clean-by-my-word REASON says that it is clean')
 
 
-class ServiceDevice(NamedTuple):
-    """A device of the service. ``state`` is one of the words above.
-
-    ``told`` is a text that is another one after the service has given the device to a guest.
-    """
-
-    state: str
-    told: str
-
-
 class DeviceService(Protocol):
     """The compute service as the one who hands out devices. A thread of the manager calls it; it may block.
 
     An error is one of this library, and says why the service gives no answer or refuses.
     """
 
-    def devices(self) -> Mapping[DeviceKey, ServiceDevice]:
+    def devices(self) -> Mapping[DeviceKey, Cleanable]:
         """Return the devices that are to be cleaned between two guests, whoever has them now."""
 
     def check_waits(self, key: DeviceKey, told: str) -> None:
@@ -101,7 +92,7 @@ class _Order(NamedTuple):
     request_id: str | None
 
 
-class ServiceDevices:
+class ServiceCleaning:
     """The devices of the service on a started host, and the threads that clean them.
 
     :param interrupted: called with an exception from outside that reaches a thread
@@ -113,7 +104,7 @@ class ServiceDevices:
         self._service: DeviceService | None = None
         self._lock = locks.Lock(locks.BACKGROUND)           # for the fields below; no call while it is held
         self._is_due = False
-        self._told: Mapping[DeviceKey, ServiceDevice] = {}
+        self._told: Mapping[DeviceKey, Cleanable] = {}
         self._there: Mapping[DeviceKey, InventoryDevice] = {}
         self._noted: dict[DeviceKey, tuple[str, str]] = {}  # what this process noted, and what the service told then
         self._waiting: dict[DeviceKey, None] = {}
@@ -227,7 +218,7 @@ class ServiceDevices:
             self._problems = {key: problem for key, problem in self._problems.items() if key in told}
         if self._driver is None:
             # What is noted for a device that still waits says that the service does not hand it out yet.
-            self._driver = self._host.driver.of_service(lambda: {
+            self._driver = self._host.driver.cleaner_of_service(lambda: {
                 key: one.told if one.state == FREE else '' for key, one in self._told.items()})
         if self._driver is None or not told:
             return
@@ -245,13 +236,13 @@ class ServiceDevices:
             self._set(key, self._judge(key, one, lent.get(key)))
         self._workers.start(len(self._waiting))
 
-    def _judge(self, key: DeviceKey, one: ServiceDevice, lent: str | None) -> str | None:
+    def _judge(self, key: DeviceKey, one: Cleanable, lent: str | None) -> str | None:
         """Note or queue one device. Return why it is not cleaned, or could not be after a guest; None if all is well.
 
         What a running guest does to the device is nobody's business here.
         """
-        if one.state == USED:
-            return None
+        if one.state in (USED, UNKNOWN):
+            return one.told if one.state == UNKNOWN else None
         if key not in self._there:
             return _AWAY
         if one.state == FREE:
