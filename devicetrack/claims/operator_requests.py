@@ -359,7 +359,8 @@ class OperatorRequests:
         word = None if 'word' not in arguments else Word(_text(arguments, 'who'), _text(arguments, 'word'))
         seen = _text(arguments, 'details') if 'details' in arguments else None
         if self._service_cleaning.has(key):
-            return Answer(DONE, str(self._service_cleaning.admit(key, arguments.get('wipe') is True, word)))
+            return Answer(DONE, str(self._service_cleaning.admit(
+                key, arguments.get('wipe') is True, word, seen)))
         return Answer(DONE, str(self._unproven.admit(key, arguments.get('wipe') is True, word, seen)))
 
 

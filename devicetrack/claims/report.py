@@ -371,7 +371,8 @@ class Observer:
         """
         views, marks = self.read(), self._marks()
         if (target in marks or views.usage.unknown or views.inventory.unknown
-                or any(Target.of(missing.key) == target for missing in views.inventory.missing)):
+                or any(Target.of(missing.key) == target for missing in views.inventory.missing)
+                or any(Target.of(device.key) == target for device in views.inventory.observed)):
             return
         now, _names = self._snapshot(views, marks)
         reason = withheld.why_unknown(target, now.parents(), [
@@ -382,10 +383,11 @@ class Observer:
     def details_of(self, key: DeviceKey) -> str | None:
         """The details of a device, as the host shows it now; None if it has none of this name or cannot be read."""
         try:
-            devices = self._driver.get_inventory().devices
+            inventory = self._driver.get_inventory()
         except (exception.DriverError, exception.InvalidConfiguration):
             return None
-        return next((device.details for device in devices if device.key == key), None)
+        return next((device.details for device in (*inventory.devices, *inventory.observed) if device.key == key),
+                    None)
 
     def provider_uuid(self, provider: str) -> str:
         """The UUID of a provider, from the UUID itself or from the provider's name in the device kinds.

@@ -38,6 +38,7 @@ from devicetrack.engine.withholding import Cause
 from devicetrack.engine.withholding import Target
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import event as events
+from devicetrack.objects import identity
 from devicetrack.objects import values
 from devicetrack.objects.cleanable import Cleanable
 from devicetrack.objects.cleanable import FREE
@@ -136,23 +137,28 @@ class ServiceCleaning:
     def findings(self) -> list[Finding]:
         """Return why devices are not cleaned, and which are being cleaned. Quick."""
         with self._lock.held():
-            problems, working = dict(self._problems), sorted(self._working | self._waiting.keys())
-        progress = self._driver.wiping(working) if self._driver is not None and working else {}
+            problems = dict(self._problems)
+            working = (self._working | self._waiting.keys()) - {findings.NO_DEVICE}
+        keys = working | problems.keys()
+        # A process that an earlier service began may still work on one.
+        progress = self._driver.wiping(keys) if self._driver is not None and keys else {}
         said = {key: f'it is being cleaned: {progress[key]}' if key in progress else 'it is being cleaned'
-                for key in working}
+                for key in working | progress.keys()}
         return [Finding(findings.NOT_CLEANED, vocabulary.NOTE if key in said else vocabulary.WARNING, key, None, (), 0,
                         '; '.join(filter(None, (said.get(key), problems.get(key)))), _HELD,
                         'none: it is handed out when it is proven clean' if key in said else
                         _ADVICE.format(f'{key.kind}/{key.identifier}'))
                 for key in sorted(problems.keys() | said.keys())]
 
-    def admit(self, key: DeviceKey, wipe: bool, word: Word | None) -> Withheld:
+    def admit(self, key: DeviceKey, wipe: bool, word: Word | None, seen: str | None = None) -> Withheld:
         """Clean a device that waits, whatever is there now, or take a person's word that it is clean.
 
         A thread does that, and hands out the device; the findings and the history tell the outcome.
 
+        :param seen: as for :meth:`.Unproven.admit`
         :raises BadRequest: neither is asked for, or the word has no reason
-        :raises NotAdmitted: it does not wait for its cleaning, or the host does not have it
+        :raises NotAdmitted: it does not wait for its cleaning, or the host does not have it, or has another one than
+            the operator meant
         """
         target = Target.of(key)
         if word is not None and not arguments.check_reason(word.why).strip():
@@ -164,6 +170,10 @@ class ServiceCleaning:
             if key in self._working or self._told[key].state != WAITING or key not in self._there:
                 raise exception.NotAdmitted(str(target), 'it is being cleaned' if key in self._working else
                                             'it does not wait for its cleaning, or the host does not have it')
+            there = self._there[key].details
+            if seen is not None and not (identity.alike(seen, there) or identity.same_device(seen, there)):
+                raise exception.NotAdmitted(str(target), 'the host has another device of this name than when you '
+                                                         'asked, or nobody can tell: look again')
             self._orders[key] = _Order(vocabulary.WIPE if word is None else word.how, public_calls.present())
             self._waiting[key] = None
         self._workers.start()

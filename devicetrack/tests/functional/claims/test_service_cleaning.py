@@ -8,6 +8,8 @@ import os
 from typing import Any
 import uuid
 
+import fixtures as base_fixtures
+
 from devicetrack import exception
 from devicetrack.engine import findings
 from devicetrack.objects import cleanable
@@ -23,7 +25,9 @@ from devicetrack.testing import pci_guests
 from devicetrack.testing import pci_models
 from devicetrack.tests import base
 from devicetrack.tests.functional.claims import libvirt_hosts
+from devicetrack.tests.unit.cmd import program
 from devicetrack.virt.libvirt import guest_xml
+from devicetrack.virt.libvirt.driver import LibvirtDriver
 from devicetrack.virt.libvirt.kinds import pci
 from devicetrack.virt.libvirt.kinds import pci_of_service
 
@@ -215,6 +219,29 @@ class ServiceCleaningTestCase(base.TestCase):
         self.assertEqual([], self.look())
         self.assertEqual([DISK], self.service.handed_out)
         self.assertRegex(self.wiped()[0].more['proof'], '^word of alice: degaussed ')
+
+    def test_a_command_has_the_disk_cleaned_that_is_there_now(self) -> None:
+        self.configuration.set('pci', device_spec=[json.dumps({'address': DISK, 'one_time_use': 'true'})])
+        self.configuration.set('devicetrack_nova', pci='clean')
+        self.service.claim(DISK)
+        self.disk.fill(OLD)
+        self.start()
+        self.service.free(DISK)
+        self.check_stays('nothing noted which device its guest had')
+        commands = self.useFixture(program.Program(self.configuration))
+
+        def load_driver(conf: Any, host: str | None = None) -> LibvirtDriver:
+            return LibvirtDriver(host or 'host', conf, self.configuration.state_path, [pci.PCI], self.node.connect)
+
+        self.patch(commands, '_load_driver', load_driver)
+        # A command beside the manager waits for an audit.
+        self.useFixture(base_fixtures.MonkeyPatch('devicetrack.cmd.requesting.time.sleep',
+                                                  lambda _seconds: self.host.audit()))
+        answer = commands.run('device', 'admit', f'pci/{DISK}', '--wipe')
+        self.assertEqual(0, answer.code, answer.err)
+        self.host.running.service_cleaning.wait()
+        self.assertEqual((True, [DISK]), (self.is_zero(), self.service.handed_out))
+        self.assertRegex(commands.run('device', 'history', f'pci/{DISK}').out, 'wiped')
 
     def test_only_what_waits_can_be_admitted(self) -> None:
         self.start()
