@@ -6,6 +6,7 @@ from collections.abc import Iterable
 import contextlib
 import functools
 import importlib
+from importlib import metadata
 import os
 import shutil
 import sys
@@ -22,6 +23,7 @@ from nova.tests.functional.libvirt import integrated_helpers
 from oslo_config import cfg
 
 from devicetrack.conf import nova as nova_options
+from devicetrack.conf import pci as pci_options
 from devicetrack.nova import binding
 from devicetrack.nova import install
 from devicetrack.nova import service
@@ -40,6 +42,7 @@ from devicetrack.virt.libvirt.kinds import vpmem
 # Nova's tests have a kernel of 2019, and versions of libvirt and QEMU that can move such guests. So could the kernels
 # that these run on.
 _KERNEL = '6.12.0'
+_HAS_ONE_TIME_USE = int(metadata.version('nova').partition('.')[0]) >= 33
 
 # Nova's tests wait some seconds for what services do beside them, and fail then. A busy machine needs longer: each of
 # these waits so many times as long.
@@ -113,8 +116,11 @@ def begin(adapter: bool) -> None:
     _with_a_world()
     if adapter:
         as_on_a_host()
-        # Nova's results must be the same while somebody looks at its functions.
-        cfg.set_defaults(nova_options.OPTIONS, pci=nova_options.OBSERVE)
+        # Nova's results must be the same while somebody looks at its functions, and waits to clean them.
+        cfg.set_defaults(nova_options.OPTIONS, pci=nova_options.CLEAN if _HAS_ONE_TIME_USE else nova_options.OBSERVE)
+        sysfs = tempfile.mkdtemp(dir=scratch.directory())
+        os.makedirs(os.path.join(sysfs, 'bus/pci/devices'))
+        cfg.set_defaults(pci_options.OPTIONS, sysfs_root=sysfs)
         install.install(connect=WORLD.connect, state_path=WORLD.state_path)
 
 
