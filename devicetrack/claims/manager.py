@@ -888,10 +888,11 @@ class ClaimManager:
         :raises HypervisorUnreachable, StoreError: no answer; it stays withheld
         """
         host = self._started()
+        key = DeviceKey(arguments.check_name('kind', kind), arguments.check_name('name', identifier))
         host.store.check_epoch()                # a requested wipe begins before anything is written
-        if host.service_cleaning.has(DeviceKey(kind, identifier)):
-            return host.service_cleaning.admit(DeviceKey(kind, identifier), wipe, word)
-        return host.unproven.admit(DeviceKey(kind, identifier), wipe, word)
+        if host.service_cleaning.has(key):
+            return host.service_cleaning.admit(key, wipe, word)
+        return host.unproven.admit(key, wipe, word)
 
     def list_withheld(self) -> list[Withheld]:
         """List every withheld device and parent, the reasons, and the instances that still have such devices."""
