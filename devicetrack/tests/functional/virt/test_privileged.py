@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import importlib
 import json
 import os
@@ -226,10 +227,10 @@ cfg.CONF.set_override('helper_command', sys.argv[2], 'devicetrack_privileged')
 
 OTHER_RELEASE = SERVICE.replace('daemon.context.start', """
 from importlib import metadata
-ours = metadata.version
+ours = metadata.version('devicetrack')
 metadata.version = lambda name: '0.0.1'
 daemon.context.start""") + textwrap.dedent("""
-    metadata.version = ours
+    metadata.version = lambda name: ours
     print(json.dumps(told(privileged.check_rights)))
 """)
 
@@ -352,10 +353,11 @@ class PrivilegedTestCase(base.TestCase):
         os.makedirs(self.path('dev/char'), exist_ok=True)
         os.symlink(f'../../devices/{name}', self.path(f'dev/char/1:{minor}'))
 
-    def run_service(self, program: str, *arguments: str) -> Any:
+    def run_service(self, program: str, *arguments: str, within: Sequence[str] = ()) -> Any:
         done = subprocess.run(
-            [sys.executable, '-W', 'ignore', '-c', program, self.directory, *arguments], capture_output=True, text=True,
-            timeout=base.HANGS_S, env={**os.environ, 'TMPDIR': '/tmp', 'PMEM_NO_FLUSH': '1'}, check=False)
+            [*within, sys.executable, '-W', 'ignore', '-c', program, self.directory, *arguments],
+            capture_output=True, text=True, timeout=base.HANGS_S,
+            env={**os.environ, 'TMPDIR': '/tmp', 'PMEM_NO_FLUSH': '1'}, check=False)
         self.assertEqual(0, done.returncode, done.stderr)
         return json.loads(done.stdout.splitlines()[-1])     # a helper writes there too
 
@@ -473,11 +475,16 @@ class PrivilegedTestCase(base.TestCase):
                          "'/none/sudo'", said)
 
     def test_a_helper_without_devicetrack_is_named(self) -> None:
-        # It starts without the files that put a checkout into the environment.
-        installed = pathlib.Path(oslo_privsep.__file__).parents[1]
+        # It starts without the files that put a checkout into the environment. Another user need not be able to read
+        # the environment, so it is mounted where he can.
+        os.mkdir(self.path('installed'))
+        within = ['unshare', '--mount', '--propagation', 'private', 'sh', '-c',
+                  'mount --bind "$0" "$1" && shift && exec "$@"', str(pathlib.Path(oslo_privsep.__file__).parents[1]),
+                  self.path('installed')]
         self.write('privsep-helper', 'from oslo_privsep import daemon\ndaemon.helper_main()\n', 0o644)
-        helper = f'env PYTHONPATH={installed} {sys.executable} -S -P {self.path("privsep-helper")}'
-        said = self.run_service(FAILING_HELPER, helper)
+        helper = (f'env PYTHONPATH={self.path("installed")} {os.path.realpath(sys.executable)} -S -P '
+                  f'{self.path("privsep-helper")}')
+        said = self.run_service(FAILING_HELPER, helper, within=within)
         self.assertIn('the Python that runs its helper has no devicetrack: install devicetrack there, or ', said)
         self.assertIn(helper, said)
         # Most of Nova's configurations name a directory for logs, and a helper then writes nothing else.
@@ -487,7 +494,7 @@ class PrivilegedTestCase(base.TestCase):
         self.assertIn('the Python that runs its helper has no devicetrack: ', self.run_service(
             FAILING_HELPER.replace('options.register', f'cfg.CONF.register_opt(cfg.StrOpt("log_dir", default='
                                    f'{self.path("log")!r})); options.register'),
-            f'{helper} --config-file {self.path("nova.conf")}'))
+            f'{helper} --config-file {self.path("nova.conf")}', within=within))
         self.assertEqual(['privsep-helper.log'], os.listdir(self.path('log')))
 
     def test_a_helper_that_fails_says_why(self) -> None:
