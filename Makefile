@@ -9,7 +9,7 @@
 # make nova-test  ours in one process with Nova, and Nova's own suites with the adapter and without (ARGS='34 --all')
 # make mutation-test  change the code in one place at a time, and see whether a test fails: what the tests prove
 # make model-check  every order of operations and crashes up to a depth (DEPTH=n), each mutant of it found
-# make nova-seams  what Nova's releases changed of what the adapter wraps (ARGS='[--write] [--against RELEASE] RELEASE …')
+# make nova-seams  what Nova's releases changed of what the adapter uses (ARGS='[--write] [--against RELEASE] RELEASE …')
 # make corpus  other people's domain documents, read by us and by an independent reader (ARGS=DIRECTORY)
 # make bench   the table of speeds
 # make bench-nova  the adapter beside Nova's own code

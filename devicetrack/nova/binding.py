@@ -42,8 +42,6 @@ from devicetrack.objects.values import GuestConfig
 
 LOG = log.logger(__name__)
 
-# The attribute of Nova's driver that holds the binding of its host.
-_ATTRIBUTE: Final = 'devicetrack_binding'
 _NAMESPACE: Final = 'vpmem'
 
 
@@ -362,7 +360,7 @@ class Binding:
             self.manager.started(context, Subject(instance), self._before_move(instance))
 
     def rebooted(self, instance: Any) -> None:
-        """Record that a running guest has booted again. Nova called no wrapped method in the middle of that."""
+        """Record that a running guest has booted again. Nova called no overridden method in the middle of that."""
         self.started(None, instance)
         with errors.left_to_the_audit(instance, 'The record of the reboot'):
             self.manager.rebooted(None, Subject(instance))
@@ -370,41 +368,3 @@ class Binding:
 
 def _primitives(reported: list[Provider]) -> list[Any]:
     return [one.obj_to_primitive() for one in reported]
-
-
-def start(driver: Any, host: str, settings: HostSettings) -> None:
-    """Start the manager of a driver's host, unless it has started.
-
-    :raises DeviceTrackError: the manager cannot start; the host has none then
-    """
-    if getattr(driver, _ATTRIBUTE, None) is None:
-        binding = Binding(driver, host, settings)
-        binding.start()
-        setattr(driver, _ATTRIBUTE, binding)
-
-
-def stop(driver: Any) -> None:
-    """Close the manager of a driver's host, if there is one."""
-    binding = getattr(driver, _ATTRIBUTE, None)
-    if binding is not None:
-        setattr(driver, _ATTRIBUTE, None)
-        binding.close()
-
-
-def of(driver: Any) -> Binding:
-    """Return the binding of a host with Nova's libvirt driver.
-
-    :raises NotReady: its manager has not started
-    """
-    binding = getattr(driver, _ATTRIBUTE, None)
-    if not isinstance(binding, Binding):
-        raise exception.NotReady(nova.conf.CONF.host)
-    return binding
-
-
-def if_devices(driver: Any) -> Binding | None:
-    """Return the binding of a host; None if its driver is not Nova's libvirt driver.
-
-    :raises NotReady: as :func:`of`
-    """
-    return of(driver) if isinstance(driver, nova_driver.LibvirtDriver) else None

@@ -3,11 +3,12 @@
 ::
 
     release 34.0.0
-    wraps nova.compute.manager:ComputeManager.cleanup_host 3f8e0c6a5b1d2947 * (self)
+    uses nova.compute.manager:ComputeManager.cleanup_host 3f8e0c6a5b1d2947 * (self)
     calls nova.compute.manager:ComputeManager.init_host 91c4d20b7a6e35f8 34.0.0,34.0.1 cleanup_host init_host
 
 After a name come the digest of its source and the releases that have it in this form; ``*`` means all releases of the
-file. Then a wrapped method has its signature, and a method that calls wrapped ones has the names that it mentions.
+file. Then a method that the adapter uses has its signature, and a method that calls such ones has the names that it
+mentions.
 
 The package has a table of each major version. An operator who has read a distribution's patches adds tables of the
 patched releases (:data:`OPERATORS`).
@@ -37,7 +38,7 @@ _HEAD: Final = '# Written by a program; see "Porting to another release of Nova"
 class FunctionForm:
     """One form of a function.
 
-    :ivar more: the signature of a wrapped method, or the names that a caller mentions
+    :ivar more: the signature of a method that the adapter uses, or the names that a caller mentions
     :ivar releases: the releases that have this form
     """
 
@@ -102,12 +103,12 @@ class SeamTable:
         yield from self._differences_of_callers(reading, targets)
 
     def _differences_of_callers(self, reading: source.Reading, targets: Collection[str]) -> Iterator[str]:
-        wrapped = {source.last_name(target) for target in targets}
+        used = {source.last_name(target) for target in targets}
         for caller, (function, names) in sorted(reading.callers.items()):
-            forms = [form for form in self.callers.get(caller, ()) if form.names & wrapped]
+            forms = [form for form in self.callers.get(caller, ()) if form.names & used]
             digests = {form.digest for form in forms}
             if caller in reading.targets:
-                continue                # it is wrapped, so it has been compared already
+                continue                # the adapter uses it, so it has been compared already
             if not forms:
                 yield f'{caller}: a new caller of {_listed(names)}'
             elif function.digest not in digests:
@@ -118,15 +119,15 @@ class SeamTable:
         complete = self.releases.intersection(*(
             frozenset(one for form in self.targets.get(target, ()) for one in form.releases) for target in targets))
         for caller, forms in sorted(self.callers.items()):
-            calling = [form for form in forms if form.names & wrapped]
+            calling = [form for form in forms if form.names & used]
             if caller not in reading.callers and calling and complete <= {
                     one for form in calling for one in form.releases}:
-                gone = frozenset.union(*(form.names for form in calling)) & wrapped
+                gone = frozenset.union(*(form.names for form in calling)) & used
                 yield f'{caller}: it no longer calls {_listed(gone)}, or is gone'
 
     def __str__(self) -> str:
         lines = [f'release {release}' for release in in_order(self.releases)]
-        for word, functions in (('wraps', self.targets), ('calls', self.callers)):
+        for word, functions in (('uses', self.targets), ('calls', self.callers)):
             lines += [f'{word} {name} {form.digest} {self._releases_of(form)} {form.more}'
                       for name, forms in sorted(functions.items())
                       for form in sorted(forms, key=lambda form: _order(in_order(form.releases)[0]))]
@@ -170,10 +171,10 @@ def parse(text: str) -> SeamTable:
         word, *rest = line.split(' ', 4)
         if word == 'release':
             table.releases.update(rest)
-        elif word in ('wraps', 'calls') and len(rest) == 4:
+        elif word in ('uses', 'calls') and len(rest) == 4:
             name, digest, releases, more = rest
             held = frozenset(table.releases if releases == _ALL else releases.split(','))
-            functions = table.targets if word == 'wraps' else table.callers
+            functions = table.targets if word == 'uses' else table.callers
             functions.setdefault(name, []).append(FunctionForm(digest, more, held))
         elif line and not line.startswith('#'):
             raise ValueError(f'not a line of a table: {line}')

@@ -1,8 +1,8 @@
-"""Checks that the adapter knows the installed Nova: the methods that it wraps, and those that call them.
+"""Checks that the adapter knows the installed Nova: the methods that it overrides, and those that call them.
 
-The adapter's wrappers rely on the behaviour of each of these methods. A changed method may take a device without
-telling the adapter, and one that calls a wrapped method at another time may wipe a device that a guest uses. So the
-adapter refuses to start with any unknown method.
+The adapter's overrides rely on the behaviour of each of these methods. A changed method may take a device without
+telling the adapter, and one that calls an overridden method at another time may wipe a device that a guest uses. So
+the adapter refuses to start with any unknown method.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _UNWRITTEN: Final = frozenset({'osprofiler'})
 
 def check(targets: Collection[str], tables: pathlib.Path = seam_table.DIRECTORY,
           operators: pathlib.Path = seam_table.OPERATORS) -> None:
-    """Compare the Nova of this process with the known forms of its version. Call it before wrapping anything.
+    """Compare the Nova of this process with the known forms of its version.
 
     The modules of ``targets`` are imported. Nova's compute manager reads options while it is imported, so the
     configuration files must have been read. Blocks for about a second, most of it reading Nova's files.
 
-    :param targets: the methods that will be wrapped, as ``package.module:Class.method`` or ``package.module:function``
+    :param targets: what the adapter relies on, as ``package.module:Class.method`` or ``package.module:function``
     :raises UnknownNova: a method of ``targets``, or one that calls it, differs from every known release of this major
         version, or something else changed it in this process; nothing was changed
     :raises InvalidConfiguration: a table of the operator cannot be read
@@ -58,7 +58,7 @@ def check_package(found: package.NovaPackage, accepted: pathlib.Path | None = No
     :raises OSError: the file cannot be written
     """
     known = seam_table.known(tables, operators)
-    # Without an installed Nova only the tables say which methods the adapter wraps.
+    # Without an installed Nova only the tables say which methods the adapter relies on.
     targets = seam_table.nearest(seam_table.load(tables), found.release).targets
     reading = source.read(found.root, targets)
     differences = list(seam_table.nearest(known, found.release).differences(reading, targets))

@@ -19,7 +19,7 @@ import tokenize
 from typing import Final
 from typing import TypeAlias
 
-# The code that may call wrapped methods: it runs in the process of nova-compute with the libvirt driver.
+# The code that may call methods which the adapter uses: it runs in the process of nova-compute with the libvirt driver.
 CALLERS: Final = ('compute/**/*.py', 'manager.py', 'service.py', 'virt/*.py', 'virt/libvirt/**/*.py')
 # Drivers of Nova's tests.
 NO_CALLERS: Final = frozenset({'virt/fake.py', 'virt/libvirt/fake.py'})
@@ -75,14 +75,16 @@ def read(root: pathlib.Path, targets: Collection[str]) -> Reading:
     A function that mentions a name counts as a caller, whatever object the name belongs to. The mention may be an
     attribute, a name, an import, or, within a function, a string, since a call by RPC or ``getattr`` names the method
     in a string. Mentions in a class or a module outside of its functions belong to one caller, which is named for the
-    class or has nothing after the colon. The main function of a program has no caller in Nova.
+    class or has nothing after the colon. The main function of a program has no caller in Nova, and ``__init__`` has too
+    many.
 
     :param root: the directory of the package, for instance ``…/site-packages/nova``
     :raises OSError: the package cannot be read; a module that is missing is no error, its targets are not found
     :raises SyntaxError: a module cannot be parsed
     """
     found = Reading()
-    names = sorted({last_name(target) for target in targets if not target.startswith(f'{root.name}.cmd.')})
+    names = sorted({last_name(target) for target in targets if not target.startswith(f'{root.name}.cmd.')}
+                   - {'__init__'})
     mentioned = re.compile(rf'\b({"|".join(names)})\b' if names else r'(?!)')
     callers = {path for pattern in CALLERS for path in root.glob(pattern)
                if path.relative_to(root).as_posix() not in NO_CALLERS}

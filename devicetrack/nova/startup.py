@@ -1,8 +1,8 @@
-"""Installs the adapter in Nova's compute service: after Nova reads its configuration, before it makes its service.
+"""Gives Nova's compute service the adapter's manager: after Nova reads its configuration, before it makes its service.
 
-Nova's compute manager and its libvirt driver read options while they are imported. So neither may be imported or
-wrapped before Nova's ``main`` has read its configuration. Right after that, Nova makes its service by
-``Service.create``; at that point the adapter checks Nova and wraps it.
+Nova's compute manager and its libvirt driver read options while they are imported. So neither may be imported before
+Nova's ``main`` has read its configuration. Right after that, Nova makes its service by ``Service.create``; at that
+point the adapter checks Nova and names its manager.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from oslo_log import log as oslo_log
 import devicetrack
 from devicetrack import exception
 from devicetrack import log
+from devicetrack.nova import overrides
 from devicetrack.nova import process
 from devicetrack.nova import seams
 from devicetrack.nova.process import COMPUTE
@@ -39,19 +40,21 @@ LOG = log.logger(__name__)
 # Errors whose text tells an operator everything.
 _EXPECTED: Final = (exception.DeviceTrackError, cfg.Error)
 
-# The adapter relies on the order of the steps in this function, so it must be known like the wrapped methods.
+# The adapter relies on the order of the steps in this function, so it must be known like the overridden methods.
 MAIN: Final = 'nova.cmd.compute:main'
+# The driver replaces the devices in what this function returns.
+XML: Final = 'nova.virt.libvirt.migration:get_updated_guest_xml'
 
 
 def targets() -> list[str]:
     """Return every function of Nova that must be known."""
-    # Import it only here, because it imports Nova's libvirt driver.
-    from devicetrack.nova import install
-    return [MAIN, *install.targets()]
+    # This notes what the adapter overrides. Import it only here, because it imports Nova's libvirt driver.
+    from devicetrack.nova import compute  # noqa: F401
+    return [MAIN, XML, *overrides.targets()]
 
 
 def run() -> None:
-    """Run Nova's ``main``, with the adapter installed before the service is made.
+    """Run Nova's ``main``, with the adapter's manager in the service.
 
     If this Nova is not known, or the service cannot start for any reason, the process ends here with status 1, whatever
     threads it has. It ends with 2 if the command line is wrong, and with 0 after help or the version.
@@ -62,13 +65,14 @@ def run() -> None:
         create = service.Service.create
 
         @functools.wraps(create)
-        def install_and_create(*args: Any, **kwargs: Any) -> Any:
-            _or_end(_install)
-            made = create(*args, **kwargs)
+        def create_with_manager(*args: Any, **kwargs: Any) -> Any:
+            _or_end(_prepare)
+            from devicetrack.nova import compute
+            made = create(*args, manager=compute.MANAGER, **kwargs)
             _end_with(made)
             return made
 
-        service.Service.create = staticmethod(install_and_create)
+        service.Service.create = staticmethod(create_with_manager)
         nova.cmd.compute.main()
 
 
@@ -94,9 +98,8 @@ def _end_with(made: Any) -> None:
             LOG.info('%s is told to stop before it has started', COMPUTE)
             _end(0)
         stop(*args, **kwargs)
-        from devicetrack.nova import binding
         # Nova does not wait longer for its operations than its options say, and then it does not clean up the host.
-        binding.stop(made.manager.driver)
+        getattr(made.manager.driver, 'close_devicetrack', lambda: None)()
 
     made.start, made.stop = start_or_end, stop_and_close
 
@@ -146,14 +149,12 @@ def _read_command_line() -> None:
     conf.clear()
 
 
-def _install() -> None:
+def _prepare() -> None:
     # Register Nova's own options of a type first: Nova cannot register options that devicetrack has registered, but
     # devicetrack can register Nova's again.
     devices.register_dynamic_opts(nova.conf.CONF)
     devicetrack.register_options(nova.conf.CONF)
-    from devicetrack.nova import install
     seams.check(targets())
-    install.install()
 
 
 def _begin_log() -> None:

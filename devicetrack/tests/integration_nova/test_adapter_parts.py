@@ -1,9 +1,6 @@
 """The parts of the adapter by themselves, with Nova's own objects."""
 
 import json
-import sys
-import types
-from typing import Any
 from unittest import mock
 
 import fixtures
@@ -20,11 +17,11 @@ from devicetrack import exception
 from devicetrack.nova import errors
 from devicetrack.nova import guest
 from devicetrack.nova import options
+from devicetrack.nova import overrides
 from devicetrack.nova import providers
 from devicetrack.nova import resources
 from devicetrack.nova import service
 from devicetrack.nova import wire
-from devicetrack.nova import wrapping
 from devicetrack.objects import DeviceMap
 from devicetrack.objects import DevicePair
 from devicetrack.objects import InstanceResources
@@ -371,20 +368,42 @@ class ErrorsTestCase(base.TestCase):
             self.within(errors.left_to_the_audit(instance, 'It'), error)
         self.assertRaises(ValueError, self.within, errors.left_to_the_audit(instance, 'It'), ValueError())
 
-    def test_no_error_of_ours_gets_out_of_a_wrapped_method(self):
-        owner: Any = types.ModuleType('a_nova')
-        owner.method = lambda: None
-        self.addCleanup(sys.modules.pop, 'a_nova')
-        sys.modules['a_nova'] = owner
+    def test_no_error_of_ours_gets_out_of_an_override(self):
+        self.useFixture(fixtures.MockPatchObject(overrides, '_TARGETS', set()))
 
-        def wrapper(_original):
-            raise exception.DeviceGone('mdev', 'secret-device', 'secret-reason')
+        class Driver:
+            def method(self):
+                return 'done'
+
+            _check_for_host_rename = method
+
+        @overrides.of_nova
+        class Ours(Driver):
+            def method(self):
+                raise exception.DeviceGone('mdev', 'secret-device', 'secret-reason')
+
+            _check_for_host_rename = more = method
 
         log = self.useFixture(fixtures.FakeLogger())
-        installed = wrapping.Installed()
-        installed.wrap('a_nova:method', wrapper, errors.untold)
-        shown = self.assertRaises(nova_exception.InternalError, owner.method).format_message()
+        shown = self.assertRaises(nova_exception.InternalError, Ours().method).format_message()
         self.assertNotIn('secret', shown)
         self.assertIn('secret-reason', log.output)
-        installed.remove()
-        self.assertIsNone(owner.method())
+        self.assertEqual('done', Driver().method())
+        # An operator must read why a service does not start, and Nova calls nothing that it does not have.
+        self.assertRaises(exception.DeviceGone, Ours()._check_for_host_rename)
+        self.assertRaises(exception.DeviceGone, Ours().more)
+        name = f'{__name__}:{Driver.__qualname__}'
+        self.assertEqual({f'{name}.method', f'{name}._check_for_host_rename'}, overrides.targets())
+
+    def test_only_an_object_of_novas_own_class_becomes_one_of_ours(self):
+        class Nova:
+            pass
+
+        class Ours(Nova):
+            pass
+
+        made = Nova()
+        overrides.become(made, Ours)
+        self.assertIsInstance(made, Ours)
+        error = self.assertRaises(exception.UnknownNova, overrides.become, made, Ours)
+        self.assertIn('Ours: not what ', str(error))

@@ -28,9 +28,9 @@ PROGRAM = textwrap.dedent("""
 
     def create(*args, **named):
         import nova.conf
-        from nova.compute import manager, resource_tracker
+        from nova.compute import manager
         print(named['binary'])
-        print('wrapped', resource_tracker.ResourceTracker.instance_claim.__code__.co_filename)
+        print('manager', named['manager'])
         print('interval', manager.ComputeManager._sync_power_states._periodic_spacing)
         print('eventlet', 'eventlet' in sys.modules)
         print('files', *nova.conf.CONF.config_file)
@@ -102,10 +102,10 @@ class CommandTestCase(base.TestCase):
             [logged] = [line for line in file if ' CRITICAL ' in line]
         self.assertIn(line.strip(), logged)
 
-    def test_when_the_service_is_made_nova_is_wrapped_and_has_read_its_options(self) -> None:
+    def test_the_service_is_made_with_the_adapters_manager_when_nova_has_read_its_options(self) -> None:
         found = self.found()
         self.assertIn('nova-compute', found)
-        self.assertTrue(found['wrapped'].endswith('devicetrack/nova/wrapping.py'))
+        self.assertEqual('devicetrack.nova.compute.make_manager', found['manager'])
         self.assertEqual('77', found['interval'])
         self.assertEqual(f'3 {self.directory}/devicetrack', found['types'])
 
@@ -149,11 +149,14 @@ class CommandTestCase(base.TestCase):
         self.refused('[devicetrack_vpmem] ndctl_timeout_s = soon: ')
 
     def test_what_goes_wrong_otherwise_is_refused_too(self) -> None:
-        self.refused('RuntimeError: no wrappers', change="""
-        from devicetrack.nova import wrapping
-        def wrap(self, *arguments):
-            raise RuntimeError('no wrappers')
-        wrapping.Installed.wrap = wrap
+        self.refused('RuntimeError: no tables', change="""
+        from devicetrack.nova import seams
+        check = seams.check
+        def fail(targets):
+            if len(targets) > 1:
+                raise RuntimeError('no tables')
+            check(targets)
+        seams.check = fail
         """)
 
     def start_fails(self, error: str, *arguments: str, **environment: str) -> tuple[str, list[str]]:

@@ -4,13 +4,13 @@ its devices is on its way back.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 import types
 from typing import Any
 
 from nova import exception as nova_exception
 from nova import objects
 from nova.objects import migrate_data
+from nova.virt.libvirt import driver as nova_driver
 
 from devicetrack import exception
 from devicetrack.nova import binding
@@ -35,6 +35,12 @@ class Bound(binding.Binding):
         self._seen = set()
 
 
+def driver_of(host: fixtures.Host) -> driver.LibvirtDriver:
+    made = driver.LibvirtDriver.__new__(driver.LibvirtDriver)
+    made._binding = Bound(host)
+    return made
+
+
 class LiveWithoutDevicesTestCase(base.TestCase):
 
     def setUp(self) -> None:
@@ -42,7 +48,7 @@ class LiveWithoutDevicesTestCase(base.TestCase):
         self.moves = self.useFixture(region.Region())
         self.one, self.two = self.moves.one, self.moves.two
         self.instance = self.moves.spawn('one', pmem=1)
-        self.driver = types.SimpleNamespace(devicetrack_binding=Bound(self.one))
+        self.driver = driver_of(self.one)
 
     def leave_a_device_on_its_way_back(self) -> None:
         self.one.machine.before('wipe', exception.UnclaimFailed('vpmem', 'd0', 'a bad block'))
@@ -50,12 +56,12 @@ class LiveWithoutDevicesTestCase(base.TestCase):
                           self.moves.resize(self.instance, 'two'))
         self.moves.audit()
 
-    def come_back(self, data: Any, original: Callable[..., Any] | None = None) -> Any:
+    def come_back(self, data: Any) -> Any:
         wire.put_answer(data, self.moves.check(self.instance, 'one'),
                         self.two.manager.resources_of(self.instance.uuid))
-        return driver.claim_at_destination(
-            original or self.fail, self.driver, None, self.instance, data,
-            self.moves.migration(self.instance, 'one', compute_service.LIVE_MIGRATION), None, {})
+        return self.driver.check_source_migrate_data_at_dest(
+            None, self.instance, data, self.moves.migration(self.instance, 'one', compute_service.LIVE_MIGRATION),
+            None, {})
 
     def test_it_starts_again_there(self) -> None:
         self.leave_a_device_on_its_way_back()
@@ -78,18 +84,17 @@ class DataTestCase(base.TestCase):
     def setUp(self) -> None:
         super().setUp()
         self.moves = self.useFixture(region.Region())
-        self.source, self.destination = (types.SimpleNamespace(devicetrack_binding=Bound(host))
-                                         for host in (self.moves.one, self.moves.two))
+        self.source, self.destination = (driver_of(host) for host in (self.moves.one, self.moves.two))
 
     def check(self, instance: Any) -> Any:
         """Nova's checks at both ends; returns the data that the source then begins with."""
-        made = driver.check_at_destination(lambda *_args: migrate_data.LibvirtLiveMigrateData(), self.destination, None,
-                                           instance)
-        said = driver.check_at_source(lambda _driver, _context, _instance, data: data, self.source, None, instance,
-                                      made)
-        return driver.claim_at_destination(
-            self.fail, self.destination, None, instance, said,
-            self.moves.migration(instance, 'two', compute_service.LIVE_MIGRATION), None, {})
+        for name, answer in (('destination', lambda *_args: migrate_data.LibvirtLiveMigrateData()),
+                             ('source', lambda _driver, _context, _instance, data: data)):
+            self.patch(nova_driver.LibvirtDriver, f'check_can_live_migrate_{name}', answer)
+        made = self.destination.check_can_live_migrate_destination(None, instance)
+        said = self.source.check_can_live_migrate_source(None, instance, made)
+        return self.destination.check_source_migrate_data_at_dest(
+            None, instance, said, self.moves.migration(instance, 'two', compute_service.LIVE_MIGRATION), None, {})
 
     def guest(self, **extra_specs: str) -> Any:
         instance = self.moves.spawn('one')
@@ -105,8 +110,7 @@ class DataTestCase(base.TestCase):
     def test_no_more_does_one_from_a_source_that_answers_for_every_guest(self) -> None:
         instance, data = self.guest(), migrate_data.LibvirtLiveMigrateData()
         wire.put_answer(data, self.moves.check(instance, 'two'), self.moves.one.manager.resources_of(instance.uuid))
-        self.assertIs(data, driver.claim_at_destination(self.fail, self.destination, None, instance, data, None, None,
-                                                        {}))
+        self.assertIs(data, self.destination.check_source_migrate_data_at_dest(None, instance, data, None, None, {}))
         self.assertNotIn('target_mdevs', data)
 
     def test_what_nova_itself_says_stays(self) -> None:

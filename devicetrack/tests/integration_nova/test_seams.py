@@ -45,6 +45,25 @@ def wrap(owner, name):
 """
 
 
+# Every class, function and method of Nova that is loaded, before and after the adapter is.
+NOVA = """
+import sys
+import types
+import nova.cmd.compute
+from nova.compute import manager
+from nova.virt.libvirt import driver
+def changeable():
+    for name, module in sorted(sys.modules.items()):
+        if name.partition('.')[0] == 'nova':
+            for scope in (module, *(one for one in vars(module).values() if isinstance(one, type))):
+                for attribute, value in sorted(vars(scope).items()):
+                    yield f'{name} {scope} {attribute} {id(value)}'
+before = set(changeable())
+from devicetrack.nova import compute
+print('of', len(before), *sorted(before.difference(changeable())), sep='\\n')
+"""
+
+
 class InstalledNovaTestCase(base.TestCase):
 
     def run_program(self, program: str) -> list[str]:
@@ -59,7 +78,7 @@ class InstalledNovaTestCase(base.TestCase):
     def test_it_is_known(self) -> None:
         self.assertEqual([], self.differences())
 
-    def test_the_table_has_every_method_that_is_wrapped_and_no_other(self) -> None:
+    def test_the_table_has_every_method_that_the_adapter_relies_on_and_no_other(self) -> None:
         targets = self.run_program(CHECK.format(change='print(*targets); raise SystemExit(0)'))[0].split()
         for major, table in seam_table.load().items():
             self.assertEqual((major, set(targets)), (major, set(table.targets)))
@@ -78,11 +97,7 @@ class InstalledNovaTestCase(base.TestCase):
         [found] = self.differences(WRAP + "wrap(driver.LibvirtDriver, 'spawn')")
         self.assertIn('nova.virt.libvirt.driver:LibvirtDriver.spawn: changed in this process by ', found)
 
-    def test_it_is_not_known_any_more_once_the_adapter_is_installed(self) -> None:
-        found = self.differences('from devicetrack.nova import install; install.install()')
-        self.assertTrue(all('changed in this process by ' in one and 'wrapping.py' in one for one in found), found)
-        self.assertIn('nova.compute.manager:ComputeManager._check_for_host_rename',
-                      {one.partition(': ')[0] for one in found})
-
-    def test_once_the_adapter_is_removed_it_is_known_again(self) -> None:
-        self.assertEqual([], self.differences('from devicetrack.nova import install; install.install().remove()'))
+    def test_the_adapter_changes_nothing_of_it(self) -> None:
+        _of, number, *changed = self.run_program(NOVA)
+        self.assertGreater(int(number), 10_000)
+        self.assertEqual([], changed)

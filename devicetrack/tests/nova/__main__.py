@@ -105,12 +105,7 @@ def _compare(release: int, threads: str, names: list[str], processes: int, both:
 
 
 def _run(names: Sequence[str], adapter: bool, threads: str, processes: int) -> dict[str, Outcome]:
-    ended: dict[str, Outcome] = {}
-    # Nova chooses its threads as its tests are imported, and those of units need no placement.
-    for part in ('functional', 'unit'):
-        some = [name for name in names if name.startswith(f'nova.tests.{part}.')]
-        if some:
-            ended |= runs.Run(some, adapter, threads, processes, _heard).run().outcomes
+    ended = runs.Run(names, adapter, threads, processes, _heard).run().outcomes if names else {}
     print(f'Nova {metadata.version("nova")}, {threads} threads, {"with the adapter" if adapter else "stock"}: '
           f'{_counted(ended)}')
     return ended

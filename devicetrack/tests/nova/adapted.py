@@ -13,8 +13,10 @@ import sys
 import tempfile
 import types
 from typing import Any
+from unittest import mock
 
 from nova import context as nova_context
+from nova import service as nova_service
 from nova import test as nova_test
 from nova.db.main import api as nova_database
 from nova.tests import fixtures as nova_fixtures
@@ -22,10 +24,12 @@ from nova.tests.functional import integrated_helpers as nova_helpers
 from nova.tests.functional.libvirt import integrated_helpers
 from oslo_config import cfg
 
+import devicetrack
 from devicetrack.conf import nova as nova_options
 from devicetrack.conf import pci as pci_options
 from devicetrack.nova import binding
-from devicetrack.nova import install
+from devicetrack.nova import compute
+from devicetrack.nova import driver
 from devicetrack.nova import service
 from devicetrack.testing import scratch
 from devicetrack.tests.nova import hypervisor
@@ -68,9 +72,9 @@ class World:
 
     def _end(self) -> None:
         # Nova's tests leave services running.
-        for driver in self._drivers:
+        for started in self._drivers:
             with contextlib.suppress(Exception):
-                binding.stop(driver)
+                started.close_devicetrack()
         self._drivers.clear()
         shutil.rmtree(self.directory, ignore_errors=True)
 
@@ -100,6 +104,8 @@ class World:
 
 WORLD = World()
 
+_MANAGERS = {'nova-compute': compute.MANAGER}
+
 
 def begin(adapter: bool) -> None:
     """Prepare this process for Nova's tests, all of which run in it.
@@ -121,7 +127,19 @@ def begin(adapter: bool) -> None:
         sysfs = tempfile.mkdtemp(dir=scratch.directory())
         os.makedirs(os.path.join(sysfs, 'bus/pci/devices'))
         cfg.set_defaults(pci_options.OPTIONS, sysfs_root=sysfs)
-        install.install(connect=WORLD.connect, state_path=WORLD.state_path)
+        nova_service.SERVICE_MANAGERS.update(_MANAGERS)     # Nova's tests end every patch
+
+
+def with_adapter() -> Any:
+    """A patch with which a test starts compute services that have the adapter."""
+    return mock.patch.dict(nova_service.SERVICE_MANAGERS, _MANAGERS)
+
+
+def running(nova_class: Any) -> Any:
+    """The class that hosts have now in the place of one of Nova's: with the adapter its subclass, if it has one."""
+    adapts = nova_service.SERVICE_MANAGERS['nova-compute'] == compute.MANAGER
+    ours = [one for one in nova_class.__subclasses__() if one.__module__.startswith(f'{devicetrack.__name__}.nova.')]
+    return ours[0] if adapts and ours else nova_class
 
 
 def _with_a_world() -> None:
@@ -200,6 +218,7 @@ def as_on_a_host() -> None:
     look, nothing = containment.Look, tempfile.mkdtemp(dir=scratch.directory())
     _put(containment, 'Look', lambda _sysfs: look(nothing))
     _put(service, 'nova_context', types.SimpleNamespace(get_admin_context=WORLD.context))
+    _put(driver.LibvirtDriver, 'host_settings', binding.HostSettings(WORLD.connect, WORLD.state_path))
     versions = connection.Connection.versions
 
     def of_hosts(ours: connection.Connection) -> vfio_migration.Versions | None:

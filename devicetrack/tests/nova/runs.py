@@ -29,7 +29,7 @@ _SILENT_S: Final = base.HANGS_S + 240
 _PRINTED: Final = 50_000
 
 # Nova chooses its threads when its tests are imported, before anything else is.
-_START: Final = ('import nova.tests.{first}, runpy; '
+_START: Final = ('import nova.tests.functional, runpy; '
                  'runpy.run_module("devicetrack.tests.nova.worker", run_name="__main__", alter_sys=True)')
 
 EVENTLET: Final = 'eventlet'
@@ -104,9 +104,8 @@ class Run:
             and what it printed last
         """
         ours, theirs = os.pipe()
-        first = 'unit' if self._names[0].startswith('nova.tests.unit') else 'functional'
         with tempfile.TemporaryDirectory(dir=scratch.directory()) as directory:
-            command = [sys.executable, '-W', 'ignore', '-c', _START.format(first=first), '--out', str(theirs),
+            command = [sys.executable, '-W', 'ignore', '-c', _START, '--out', str(theirs),
                        '--shard', str(shard), '--shards', str(self._processes)]
             if self._adapter:
                 command.append('--adapter')

@@ -29,8 +29,6 @@ SUITES: Final = (
           fast=True),
     Suite('functional.libvirt.test_vpmem', 'boots and resizes of guests with namespaces, on one host and on two',
           fast=True),
-    Suite('unit.compute.test_resource_tracker', 'every claim, with a driver that has no devices of ours', fast=True),
-    Suite('unit.compute.test_claims', 'claims and their aborts', fast=True),
     Suite('functional.regressions.test_bug_2074219', 'volumes come to a guest with a mediated device, and go',
           fast=True),
     Suite('functional.regressions.test_bug_2098892', 'an audit of a host with mediated devices logs no error',
@@ -77,8 +75,7 @@ SUITES: Final = (
     Suite('functional.regressions.test_bug_2111440', 'the same without a class'),
 )
 
-# The one unit module of the driver that is not there: its tests call methods of a driver that never started, and these
-# refuse then, as they must.
+# Nova's unit tests make objects of Nova's own classes, which the adapter leaves as they are.
 
 # Which threads each release's tests can run with, the default first. Before 34 functional tests need eventlet: a
 # fixture asks which greenlet sent a notification, so with native threads each test that boots a guest fails on stock.

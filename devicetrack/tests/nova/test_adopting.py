@@ -30,8 +30,6 @@ from devicetrack.claims import withheld
 from devicetrack.claims.manager import ClaimManager
 from devicetrack.cmd import nova_host
 from devicetrack.nova import adoption
-from devicetrack.nova import binding
-from devicetrack.nova import install
 from devicetrack.nova import interrupted
 from devicetrack.nova import record
 from devicetrack.tests.nova import adapted
@@ -98,24 +96,25 @@ class HostTestCase(test_vgpu.VGPUTestBase):
 
     def start_with_adapter(self) -> Any:
         """Start the compute service with the adapter; returns its claim manager."""
-        self.installed = install.install(connect=adapted.WORLD.connect, state_path=adapted.WORLD.state_path)
-        self.addCleanup(self.installed.remove)
+        self.adapter = adapted.with_adapter()
+        self.adapter.start()
+        self.addCleanup(self.adapter.stop)
         self.restart_compute_service(HOST)
-        return binding.of(self.computes[HOST].driver).manager
+        return self.computes[HOST].driver.devicetrack.manager
 
     def stop_with_adapter(self) -> None:
         self.stop_service()
-        binding.stop(self.computes[HOST].driver)
+        self.computes[HOST].driver.close_devicetrack()
 
     def restart_with_adapter(self) -> Any:
         """Start the compute service again; returns its claim manager."""
         self.restart_compute_service(HOST)
-        return binding.of(self.computes[HOST].driver).manager
+        return self.computes[HOST].driver.devicetrack.manager
 
     def start_alone(self) -> Any:
         """Start the compute service as it was; returns its resource tracker."""
-        binding.stop(self.computes[HOST].driver)
-        self.installed.remove()
+        self.computes[HOST].driver.close_devicetrack()
+        self.adapter.stop()
         self.restart_compute_service(HOST)
         return self.computes[HOST].manager.rt
 

@@ -10,13 +10,14 @@ from unittest import mock
 
 from keystoneauth1 import exceptions as keystone
 from nova import exception as nova_exception
+import nova.conf
 from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.libvirt import test_pci_in_placement
 import requests
 
 from devicetrack import exception
+from devicetrack.conf import nova as nova_options
 from devicetrack.engine import findings
-from devicetrack.nova import binding
 from devicetrack.nova import pci_functions
 from devicetrack.tests.nova import adapted
 
@@ -37,6 +38,8 @@ class FunctionsTestCase(test_pci_in_placement.PlacementPCIReportingTests):
 
     def setUp(self) -> None:
         super().setUp()
+        nova_options.register(nova.conf.CONF)
+        self.flags(group=nova_options.GROUP, pci=nova_options.OBSERVE)
         self.flags(group='filter_scheduler', pci_in_placement=True)
         spec = {'vendor_id': fakelibvirt.PCI_VEND_ID, 'product_id': fakelibvirt.PCI_PROD_ID, 'one_time_use': 'true'}
         alias = {'vendor_id': spec['vendor_id'], 'product_id': spec['product_id'], 'name': 'card'}
@@ -116,7 +119,7 @@ class ObserveTestCase(FunctionsTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.manager = binding.of(self.computes[HOST].driver).manager
+        self.manager = self.computes[HOST].driver.devicetrack.manager
 
     def audit(self) -> list[tuple[str, str, str]]:
         self._run_periodics()

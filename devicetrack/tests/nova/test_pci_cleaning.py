@@ -23,7 +23,6 @@ import devicetrack
 from devicetrack import exception
 from devicetrack.conf import nova as nova_options
 from devicetrack.engine import findings
-from devicetrack.nova import binding
 from devicetrack.nova import pci_cleaning
 from devicetrack.objects.values import DeviceKey
 from devicetrack.testing import nvme
@@ -80,7 +79,7 @@ class CleaningTestCase(test_pci_in_placement.PlacementPCIReportingTests):
 
     @property
     def manager(self) -> Any:
-        return binding.of(self.computes[HOST].driver).manager
+        return self.computes[HOST].driver.devicetrack.manager
 
     def audit(self) -> list[str]:
         """Nova's periodic task, and all that it begins. Returns what the next audit says of the disk."""
@@ -220,7 +219,7 @@ class CleaningTestCase(test_pci_in_placement.PlacementPCIReportingTests):
 
     def test_placement_that_is_away_leaves_it_reserved(self) -> None:
         self.delete(self.boot())
-        away, functions = keystone.ConnectFailure('away'), binding.of(self.computes[HOST].driver).pci
+        away, functions = keystone.ConnectFailure('away'), self.computes[HOST].driver.devicetrack.pci
         assert functions is not None
         devices = pci_cleaning.NovaDevices(self.tracker, functions)
         told = devices.devices()[KEY].told

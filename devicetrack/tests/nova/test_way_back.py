@@ -9,9 +9,8 @@ from unittest import mock
 
 import fixtures
 from nova import exception as nova_exception
+from nova.virt.libvirt import driver
 
-from devicetrack.nova import binding
-from devicetrack.nova import install
 from devicetrack.nova import service
 from devicetrack.tests.nova import adapted
 from devicetrack.tests.nova.interrupted.test_starts import ANOTHER_BOOT
@@ -27,8 +26,9 @@ class WayBackTestCase(base.PmemGuests):
 
     def setUp(self) -> None:
         super().setUp()
-        self.installed = install.install(connect=adapted.WORLD.connect, state_path=adapted.WORLD.state_path)
-        self.addCleanup(self.installed.remove)
+        self.adapter = adapted.with_adapter()
+        self.adapter.start()
+        self.addCleanup(self.adapter.stop)
         self.start(HOST, *(f'ns_{number}' for number in range(1, 9)))
         self.server = self.boot(HOST, self.flavor_of(4))
         self.had = self.namespaces(HOST, self.server)
@@ -43,8 +43,8 @@ class WayBackTestCase(base.PmemGuests):
         self.restart(HOST)
 
     def go_back(self) -> None:
-        binding.stop(self.computes[HOST].driver)
-        self.installed.remove()
+        self.computes[HOST].driver.close_devicetrack()
+        self.adapter.stop()
         self.restart(HOST)
 
     def paths(self) -> dict[str, str]:
@@ -85,11 +85,19 @@ class WayBackTestCase(base.PmemGuests):
         self.restart(HOST)
         self.assertNotEqual(before, self.paths())
 
+    def test_a_process_has_hosts_with_the_adapter_and_without_it(self) -> None:
+        self.adapter.stop()
+        self.start('host2', 'ns_11', 'ns_12')
+        self.assertIs(driver.LibvirtDriver, type(self.computes['host2'].driver))
+        self.assertEqual({'ns_11', 'ns_12'}, self.namespaces('host2', self.boot('host2', self.flavor_of(2))))
+        self.assert_others_for_the_next_guest()
+        self.assertEqual(8, len(self.computes[HOST].driver.devicetrack.manager.held()))
+
     def test_the_paths_of_an_instance_without_rows_stay_for_its_adoption(self) -> None:
         before = self.paths()
         domain = self.fake(HOST).lookupByUUIDString(self.server['id'])
         domain.destroy()
         domain.undefine()
-        binding.of(self.computes[HOST].driver).manager.release(None, self.instance(self.server))
+        self.computes[HOST].driver.devicetrack.manager.release(None, self.instance(self.server))
         self.boot_the_host()
         self.assertEqual(before, self.paths())

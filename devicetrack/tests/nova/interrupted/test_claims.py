@@ -61,7 +61,7 @@ class AfterNovaTestCase(base.MdevGuests):
         self.assertNotIn(instance.uuid, self.tracker.tracked_instances)
         self.assertEqual(0, self.tracker.compute_nodes['host1'].vcpus_used)
         self.assertIsNone(instance.host)
-        self.assertFalse(binding.of(self.computes['host1'].driver).manager.held(instance.uuid))
+        self.assertFalse(self.computes['host1'].driver.devicetrack.manager.held(instance.uuid))
 
     def test_a_resize_leaves_nothing_of_its_claim(self) -> None:
         self.flags(allow_resize_to_same_host=True)
@@ -73,8 +73,8 @@ class AfterNovaTestCase(base.MdevGuests):
                                         check_response_status=[202, 500])
             self._wait_for_migration_status(server, ['error'])
         self.assertEqual({}, dict(self.tracker.tracked_migrations))
-        self.assertEqual(had, {one.identifier for one in binding.of(
-            self.computes['host1'].driver).manager.held(server['id'])})
+        self.assertEqual(had, {one.identifier for one in
+                               self.computes['host1'].driver.devicetrack.manager.held(server['id'])})
 
     def test_a_move_whose_allocations_could_not_be_read_does_not_begin(self) -> None:
         self.start_compute_with_vgpu('host2')
@@ -86,8 +86,8 @@ class AfterNovaTestCase(base.MdevGuests):
                                         check_response_status=[202, 409, 500])
             self._wait_for_migration_status(server, ['error'])
         self.assertEqual('host1', self.instance(server).host)
-        self.assertEqual(had, {one.identifier for one in binding.of(
-            self.computes['host1'].driver).manager.held(server['id'])})
+        self.assertEqual(had, {one.identifier for one in
+                               self.computes['host1'].driver.devicetrack.manager.held(server['id'])})
 
     def test_devices_go_back_while_placement_is_away(self) -> None:
         with mock.patch.object(
@@ -111,7 +111,7 @@ class EndTestCase(base.PmemGuests):
     def held(self, host: str) -> dict[str, bool]:
         """The namespaces that the instance has on a host, and whether they go back."""
         return {held.identifier: held.releasing
-                for held in binding.of(self.computes[host].driver).manager.held(self.server['id'])}
+                for held in self.computes[host].driver.devicetrack.manager.held(self.server['id'])}
 
     def test_the_next_claim_may_have_what_a_revert_gave_back(self) -> None:
         with mock.patch('nova.virt.libvirt.driver.LibvirtDriver.migrate_disk_and_power_off', autospec=True,
@@ -160,7 +160,7 @@ class OffloadTestCase(base.PmemGuests):
     def test_placement_hears_at_once_what_is_being_wiped(self) -> None:
         self.start('host1', 'ns_1', 'ns_2')
         server = self.boot('host1', self.flavor_of(1))
-        binding.of(self.computes['host1'].driver).manager.wait_for_wipes()
+        self.computes['host1'].driver.devicetrack.manager.wait_for_wipes()
         self.audit()
         before = self.reserved()
         with mock.patch('devicetrack.claims.releasing.Wipes.go_on', autospec=True):
@@ -172,7 +172,7 @@ class ReportTestCase(base.MdevGuests):
 
     def test_after_an_interrupt_it_is_what_it_was_and_nothing_is_read_for_it(self) -> None:
         driver = self.start_compute_with_vgpu('host1').driver
-        host = binding.of(driver)
+        host = driver.devicetrack
         host.manager.cordon('mdev', fakelibvirt.MDEVCAP_DEV1_PCI_ADDR, parent=True)
         trees = [copy.deepcopy(driver.provider_tree) for _ in range(2)]
         driver.update_provider_tree(trees[0], 'host1')

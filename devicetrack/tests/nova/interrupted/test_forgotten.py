@@ -10,7 +10,6 @@ from nova.db.main import api as nova_database
 from oslo_utils.fixture import uuidsentinel as uuids
 
 from devicetrack.engine import findings
-from devicetrack.nova import binding
 from devicetrack.nova import service
 from devicetrack.tests.nova.stock_failures import base
 
@@ -39,7 +38,7 @@ class ForgottenTestCase(base.PmemGuests):
 
     @property
     def manager(self) -> Any:
-        return binding.of(self.computes['host1'].driver).manager
+        return self.computes['host1'].driver.devicetrack.manager
 
     def held(self) -> set[str]:
         return {one.identifier for one in self.manager.held(self.server['id'])}

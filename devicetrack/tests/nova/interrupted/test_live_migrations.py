@@ -19,11 +19,12 @@ import nova.conf
 from nova.scheduler.client import report
 from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.libvirt import base as nova_base
+from nova.virt.libvirt import driver
 from oslo_messaging import exceptions as messaging_exceptions
 
 from devicetrack.claims import releasing
-from devicetrack.nova import binding
 from devicetrack.nova import service
+from devicetrack.tests.nova import adapted
 from devicetrack.tests.nova.stock_failures import base
 
 _DRIVER = 'nova.virt.libvirt.driver.LibvirtDriver'
@@ -42,7 +43,7 @@ class _Guest(nova_base.LibvirtMigrationMixin, base.MdevGuests):
         self.definition_at_source = self.fake('src').lookupByUUIDString(self.server['id']).XMLDesc(0)
 
     def held(self, host: str) -> list[str]:
-        return [held.identifier for held in binding.of(self.computes[host].driver).manager.held(self.server['id'])]
+        return [held.identifier for held in self.computes[host].driver.devicetrack.manager.held(self.server['id'])]
 
     def allocations(self) -> list[Any]:
         """The allocations of the instance and of its only migration."""
@@ -302,7 +303,7 @@ class NeverLeftTestCase(_Guest):
             self.fake('src').lookupByUUIDString(self.server['id']).destroy()
             raise nova_exception.InternalError('no')
 
-        self.after('pre_live_migration', lambda _arguments: binding.of(self.src.driver).make_ready(
+        self.after('pre_live_migration', lambda _arguments: self.src.driver.devicetrack.make_ready(
             self.instance(self.server)))
         with fixtures.MonkeyPatch('nova.compute.manager.ComputeManager._post_live_migration_update_host', leave):
             self.act({'os-migrateLive': {'host': 'dest', 'block_migration': 'auto'}})
@@ -449,7 +450,7 @@ class _Namespaces(nova_base.LibvirtMigrationMixin, base.PmemGuests):
 
     def held(self) -> list[str]:
         """The namespaces that the guest has at the destination, without those that go back."""
-        return [held.identifier for held in binding.of(self.computes['dest'].driver).manager.held(self.server['id'])
+        return [held.identifier for held in self.computes['dest'].driver.devicetrack.manager.held(self.server['id'])
                 if not held.releasing]
 
     def begin(self) -> None:
@@ -465,8 +466,8 @@ class _Namespaces(nova_base.LibvirtMigrationMixin, base.PmemGuests):
         :param call: which of its calls, from 1
         :returns: the first event says that it has stopped there, and the second one lets it go on
         """
-        from nova.virt.libvirt import driver
-        original, calls = getattr(driver.LibvirtDriver, method), list[bool]()
+        owner = adapted.running(driver.LibvirtDriver)
+        original, calls = getattr(owner, method), list[bool]()
         there, go_on = threading.Event(), threading.Event()
 
         def stop(*args: Any, **kwargs: Any) -> Any:
@@ -477,7 +478,7 @@ class _Namespaces(nova_base.LibvirtMigrationMixin, base.PmemGuests):
                 go_on.wait(120)
             return answer
 
-        self.useFixture(fixtures.MonkeyPatch(f'{_DRIVER}.{method}', stop))
+        self.useFixture(fixtures.MockPatchObject(owner, method, stop))
         self.addCleanup(go_on.set)
         return there, go_on
 
@@ -502,7 +503,7 @@ class FailedTestCase(_Namespaces):
 
     def test_nothing_is_copied_to_devices_that_the_migration_has_no_more(self) -> None:
         def lose(_arguments: Any) -> None:
-            binding.of(self.computes['dest'].driver).manager.release(None, self.instance(self.server))
+            self.computes['dest'].driver.devicetrack.manager.release(None, self.instance(self.server))
 
         self.before('pre_live_migration', lose)
         self.begin()

@@ -19,7 +19,6 @@ from devicetrack import exception
 from devicetrack.claims import manager
 from devicetrack.nova import binding
 from devicetrack.nova import interrupted
-from devicetrack.nova import tracker
 from devicetrack.tests.nova.stock_failures import base
 
 
@@ -58,7 +57,7 @@ class InterruptedMoveTestCase(base.PmemGuests):
         self.restart('host1')
 
     def held(self, host: str) -> list[Any]:
-        return list(binding.of(self.computes[host].driver).manager.held(self.server['id']))
+        return list(self.computes[host].driver.devicetrack.manager.held(self.server['id']))
 
     def assert_taken_back(self, status: str = 'error') -> None:
         self.assertEqual(status, self.migration.status)
@@ -196,7 +195,7 @@ class InterruptedMoveTestCase(base.PmemGuests):
         later = self.move_later('error')
         client = report.report_client_singleton()
         self.assertTrue(client.move_allocations(nova_context.get_admin_context(), self.server['id'], later.uuid))
-        [outcome] = interrupted.end(binding.of(self.computes['host1'].driver).source(), client)
+        [outcome] = interrupted.end(self.computes['host1'].driver.devicetrack.source(), client)
         self.assertIn(f'migration {later.uuid}: not ended: ', outcome.text)
         self.assertEqual('migrating', self.migration.status)
         self.assertEqual(self.had, self.allocations(self.migration.uuid))
@@ -208,7 +207,7 @@ class InterruptedMoveTestCase(base.PmemGuests):
             later.status = status
             later.save()
             self.assertEqual([], interrupted.end(
-                binding.of(self.computes['host1'].driver).source(), report.report_client_singleton()))
+                self.computes['host1'].driver.devicetrack.source(), report.report_client_singleton()))
         later.status = 'reverted'
         later.save()
         self.restart('host1')
@@ -261,16 +260,16 @@ class InterruptedMoveTestCase(base.PmemGuests):
         self.undefine()
         for status in ('queued', 'preparing', 'cancelled', 'failed'):
             self.end_live_migration(status)
-            binding.of(self.computes['host1'].driver).make_ready(self.instance(self.server))
+            self.computes['host1'].driver.devicetrack.make_ready(self.instance(self.server))
         for status in ('running', 'post-migrating', 'error'):
             self.end_live_migration(status)
-            self.assertRaises(nova_exception.InternalError, binding.of(self.computes['host1'].driver).make_ready,
+            self.assertRaises(nova_exception.InternalError, self.computes['host1'].driver.devicetrack.make_ready,
                               self.instance(self.server))
 
     def test_a_later_move_from_here_says_where_a_guest_is_only_if_it_is_over(self) -> None:
         self.end_live_migration('error')
         self.undefine()
-        host, instance = binding.of(self.computes['host1'].driver), self.instance(self.server)
+        host, instance = self.computes['host1'].driver.devicetrack, self.instance(self.server)
         later = self.move_later('queued')
         for status in ('queued', 'failed', 'cancelled', 'error', 'reverted'):
             later.status = status
@@ -288,7 +287,7 @@ class InterruptedMoveTestCase(base.PmemGuests):
     def test_one_from_another_host_says_that_the_guest_had_left_whatever_became_of_it(self) -> None:
         self.end_live_migration('error')
         self.undefine()
-        host, instance = binding.of(self.computes['host1'].driver), self.instance(self.server)
+        host, instance = self.computes['host1'].driver.devicetrack, self.instance(self.server)
         self.assertRaises(nova_exception.InternalError, host.make_ready, instance)
         later = self.come_back('accepted')
         for status in ('accepted', 'finished', 'error', 'failed'):
@@ -303,12 +302,12 @@ class InterruptedMoveTestCase(base.PmemGuests):
         self.assertNotEqual(came_with, self.allocations(self.migration.uuid))
         self.assertEqual(
             [(self.server['id'], f'migration {self.migration.uuid}: its allocations here are removed')],
-            interrupted.end(binding.of(self.computes['host1'].driver).source(), report.report_client_singleton()))
+            interrupted.end(self.computes['host1'].driver.devicetrack.source(), report.report_client_singleton()))
         self.assertEqual([came_with, {}], [self.allocations(one) for one in (self.server['id'], self.migration.uuid)])
 
     def test_a_guest_that_is_off_may_have_left_unless_its_state_is_saved_here(self) -> None:
         self.end_live_migration('error')
-        host, instance = binding.of(self.computes['host1'].driver), self.instance(self.server)
+        host, instance = self.computes['host1'].driver.devicetrack, self.instance(self.server)
         domain = self.fake('host1').lookupByUUIDString(self.server['id'])
         domain.destroy()
         self.assertRaises(nova_exception.InternalError, host.make_ready, instance)
@@ -324,7 +323,7 @@ class InterruptedMoveTestCase(base.PmemGuests):
         self.assert_runs()
 
     def test_a_guest_that_was_here_before_its_live_migration_is_not(self) -> None:
-        host, instance = binding.of(self.computes['host1'].driver), self.instance(self.server)
+        host, instance = self.computes['host1'].driver.devicetrack, self.instance(self.server)
         host.make_ready(instance)
         host.may_leave(instance)
         self.end_live_migration('error')
@@ -338,7 +337,7 @@ class InterruptedMoveTestCase(base.PmemGuests):
                       nova_exception.ConsumerAllocationRetrievalFailed(consumer_uuid='a', error='gone')):
             with mock.patch.object(interrupted, 'left_for', autospec=True, side_effect=error):
                 refused = self.assertRaises(
-                    nova_exception.InternalError, binding.of(self.computes['host1'].driver).make_ready,
+                    nova_exception.InternalError, self.computes['host1'].driver.devicetrack.make_ready,
                     self.instance(self.server))
             self.assertIn('is unknown', str(refused))
             self.assertIs(error, refused.__cause__)
@@ -349,12 +348,12 @@ class InterruptedMoveTestCase(base.PmemGuests):
         self.end_live_migration('error')
         driver = self.computes['host1'].driver
         with base.migrations_deleted():
-            self.assertEqual([], interrupted.end(binding.of(driver).source(), report.report_client_singleton()))
+            self.assertEqual([], interrupted.end(driver.devicetrack.source(), report.report_client_singleton()))
             instance = self.instance(self.server)
             instance.host = 'host2'
             instance.save()
             self.undefine()
-            self.assertEqual([], interrupted.end(binding.of(driver).source(), report.report_client_singleton()))
+            self.assertEqual([], interrupted.end(driver.devicetrack.source(), report.report_client_singleton()))
         self.assertNotEqual({}, self.allocations(self.migration.uuid))
 
     def test_whatever_it_raises_both_audits_run(self) -> None:
@@ -370,12 +369,12 @@ class InterruptedMoveTestCase(base.PmemGuests):
         self.assert_taken_back('cancelled')
         with mock.patch.object(report.SchedulerReportClient, 'get_allocs_for_consumer', autospec=True) as asked:
             self.assertEqual([], interrupted.end(
-                binding.of(self.computes['host1'].driver).source(), report.report_client_singleton()))
+                self.computes['host1'].driver.devicetrack.source(), report.report_client_singleton()))
         asked.assert_not_called()
 
     def test_no_answer_ends_the_questions(self) -> None:
         self.end_live_migration('failed')
-        source = binding.of(self.computes['host1'].driver).source()
+        source = self.computes['host1'].driver.devicetrack.source()
         with mock.patch.object(report.SchedulerReportClient, 'get_allocations_for_resource_provider', autospec=True,
                                side_effect=keystone.ConnectFailure('gone')) as asked, mock.patch.object(
                 report.SchedulerReportClient, 'get_allocs_for_consumer', autospec=True) as more:
@@ -391,7 +390,7 @@ class InterruptedMoveTestCase(base.PmemGuests):
         instance = self.instance(self.server)
         instance.host = 'host2'
         instance.save()
-        source, client = binding.of(self.computes['host1'].driver).source(), report.report_client_singleton()
+        source, client = self.computes['host1'].driver.devicetrack.source(), report.report_client_singleton()
         with mock.patch.object(report.SchedulerReportClient, 'delete_allocation_for_instance', autospec=True,
                                return_value=None):
             [outcome] = interrupted.end(source, client)
@@ -401,4 +400,4 @@ class InterruptedMoveTestCase(base.PmemGuests):
         self.assertEqual({}, self.allocations(self.migration.uuid))
 
     def test_a_node_that_nova_has_removed_is_not_reported(self) -> None:
-        tracker.report(self.computes['host1'].manager.rt, nova_context.get_admin_context(), 'gone')
+        self.computes['host1'].manager.rt.report(nova_context.get_admin_context(), 'gone')

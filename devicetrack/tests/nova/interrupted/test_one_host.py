@@ -9,7 +9,6 @@ from nova import context as nova_context
 from nova import objects
 from nova.compute import task_states
 
-from devicetrack.nova import binding
 from devicetrack.tests.nova.stock_failures import base
 
 
@@ -80,7 +79,7 @@ class ResizeOnOneHostTestCase(base.PmemGuests):
                 for provider, found in self._get_allocations_by_server_uuid(consumer).items()}
 
     def held(self) -> list[str]:
-        return [one.identifier for one in binding.of(self.computes['host1'].driver).manager.held(self.server['id'])]
+        return [one.identifier for one in self.computes['host1'].driver.devicetrack.manager.held(self.server['id'])]
 
     def test_a_host_that_died_while_it_resized_starts_the_guest_on_what_it_had(self) -> None:
         self.flags(resume_guests_state_on_host_boot=True)

@@ -10,7 +10,6 @@ import fixtures
 from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.virt.libvirt import host
 
-from devicetrack.nova import binding
 from devicetrack.tests.nova.stock_failures import base
 
 _LIST = 'nova.virt.libvirt.host.Host.list_mediated_devices'
@@ -67,7 +66,7 @@ class RemovalTestCase(base.MdevGuests):
         self._delete_server(one)
         delete.join()
         self.assertEqual(set(), self.existing('host1'))
-        self.assertEqual([], list(binding.of(self.computes['host1'].driver).manager.held()))
+        self.assertEqual([], list(self.computes['host1'].driver.devicetrack.manager.held()))
 
     def test_an_error_that_stays_is_novas(self) -> None:
         self.boot('host1', self.flavor)

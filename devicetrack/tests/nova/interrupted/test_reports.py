@@ -7,7 +7,6 @@ from typing import Any
 
 import fixtures
 
-from devicetrack.nova import binding
 from devicetrack.tests.nova.stock_failures import base
 from devicetrack.virt.libvirt.kinds import vpmem
 
@@ -23,7 +22,7 @@ class ReportTestCase(base.PmemGuests):
 
     @property
     def manager(self) -> Any:
-        return binding.of(self.computes['host1'].driver).manager
+        return self.computes['host1'].driver.devicetrack.manager
 
     def reserved(self) -> int:
         node, = self.api.api_get('/os-hypervisors').body['hypervisors']

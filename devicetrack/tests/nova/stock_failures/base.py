@@ -20,6 +20,7 @@ from nova import objects
 from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.libvirt import base
 from nova.tests.functional.libvirt import test_vgpu
+from nova.virt.libvirt import driver
 
 from devicetrack.tests.nova import adapted
 from devicetrack.tests.nova import pmem
@@ -82,9 +83,8 @@ class Guests(base.ServersTestBase):
         self._around(method, None, action)
 
     def _around(self, method: str, before: Callable[[Any], None] | None, after: Callable[[Any], None] | None) -> None:
-        target = f'{_DRIVER}.{method}'
-        from nova.virt.libvirt import driver
-        original = getattr(driver.LibvirtDriver, method)
+        owner = adapted.running(driver.LibvirtDriver)
+        original = getattr(owner, method)
         done: list[bool] = []
 
         def around(*args: Any, **kwargs: Any) -> Any:
@@ -97,11 +97,13 @@ class Guests(base.ServersTestBase):
                 after(args)
             return answer
 
-        self.useFixture(fixtures.MonkeyPatch(target, around))
+        self.useFixture(fixtures.MockPatchObject(owner, method, around))
 
     def end_of(self, method: str) -> threading.Event:
         """An event that says when a method of Nova's compute has ended, by its dotted name below ``nova.compute``."""
-        original, ended = pkgutil.resolve_name(f'nova.compute.{method}'), threading.Event()
+        name, _dot, method = method.rpartition('.')
+        owner = adapted.running(pkgutil.resolve_name(f'nova.compute.{name}'))
+        original, ended = getattr(owner, method), threading.Event()
 
         def note(*args: Any, **kwargs: Any) -> Any:
             try:
@@ -109,7 +111,7 @@ class Guests(base.ServersTestBase):
             finally:
                 ended.set()
 
-        self.useFixture(fixtures.MonkeyPatch(f'nova.compute.{method}', note))
+        self.useFixture(fixtures.MockPatchObject(owner, method, note))
         return ended
 
     def together(self, *calls: Callable[[], Any]) -> None:
@@ -179,7 +181,6 @@ class PmemGuests(Guests):
 
     def _note_the_host(self, method: str) -> None:
         """Remember whose driver calls what is told no host."""
-        from nova.virt.libvirt import driver
         original = getattr(driver.LibvirtDriver, method)
 
         def noting(nova: Any, *args: Any, **kwargs: Any) -> Any:

@@ -30,8 +30,8 @@ class SeamTableTestCase(base.TestCase):
         self.table.add('31.10.1', reading('two', 'a', 'b'))
         self.assertEqual([
             'release 31.9.0', 'release 31.10.0', 'release 31.10.1',
-            f'wraps {CLEANUP} {digests[0]} 31.9.0 (self, limits=None)',
-            f'wraps {CLEANUP} {digests[1]} 31.10.0,31.10.1 (self, limits=None)',
+            f'uses {CLEANUP} {digests[0]} 31.9.0 (self, limits=None)',
+            f'uses {CLEANUP} {digests[1]} 31.10.0,31.10.1 (self, limits=None)',
             f'calls {INIT} {digests[0]} 31.9.0 a',
             f'calls {INIT} {digests[1]} 31.10.0,31.10.1 a b'], self.lines())
 
@@ -45,8 +45,8 @@ class SeamTableTestCase(base.TestCase):
     def test_a_release_that_is_read_again_takes_the_place_of_what_was_known(self) -> None:
         self.table.add('31.0.0', reading('one', 'a'))
         self.table.add('31.0.0', reading('two'))
-        [_release, wraps] = self.lines()
-        self.assertIn(reading('two').targets[CLEANUP].digest, wraps)
+        [_release, uses] = self.lines()
+        self.assertIn(reading('two').targets[CLEANUP].digest, uses)
 
     def test_what_is_written_is_read(self) -> None:
         for release, text in (('31.0.0', 'one'), ('31.0.1', 'two')):

@@ -199,9 +199,9 @@ class OperatorTestCase(SeamsTestCase):
         self.assertRaises(exception.UnknownNova, self.check)
 
     def test_a_table_that_cannot_be_read_is_named(self) -> None:
-        (self.operators / 'torn.txt').write_text(f'release 33.0.0\nwraps {DROP} 01\n')
+        (self.operators / 'torn.txt').write_text(f'release 33.0.0\nuses {DROP} 01\n')
         error = self.assertRaises(exception.InvalidConfiguration, self.check)
-        self.assertThat(str(error), matchers.Contains(f'torn.txt: not a line of a table: wraps {DROP} 01'))
+        self.assertThat(str(error), matchers.Contains(f'torn.txt: not a line of a table: uses {DROP} 01'))
 
     def test_a_debian_package_is_read_without_being_installed(self) -> None:
         self.patch_nova()
