@@ -27,6 +27,19 @@ class _Element(config.LibvirtConfigGuestDevice):
         return None if size is None else int(size.text or 0)
 
 
+    @property
+    def mdev(self) -> str | None:
+        """The UUID of a mediated device; None for any other device."""
+        is_mdev = self._element.tag == 'hostdev' and self._element.get('type') == 'mdev'
+        address = self._element.find('source/address') if is_mdev else None
+        return None if address is None else str(address.get('uuid'))
+
+
+def mediated(wanted: GuestConfig) -> list[Any]:
+    """Return the mediated devices of an instance, each as an object that Nova attaches, with its UUID in ``mdev``."""
+    return [device for device in map(_Element, wanted.devices) if device.mdev is not None]
+
+
 def equip(guest: Any, wanted: GuestConfig) -> None:
     """Add an instance's devices, and our record of them, to Nova's definition of its guest."""
     for device in map(_Element, wanted.devices):

@@ -120,6 +120,7 @@ def begin(adapter: bool) -> None:
     # So none of them may have to wait for somebody who wants another cell: both would wait for ever.
     _put(nova_fixtures.ReaderWriterLock, 'has_pending_writers', False)
     _with_a_world()
+    hypervisor.keep_detached(_put)
     if adapter:
         as_on_a_host()
         # Nova's results must be the same while somebody looks at its functions, and waits to clean them.

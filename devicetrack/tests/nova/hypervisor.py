@@ -20,6 +20,8 @@ from nova.tests.fixtures import libvirt as fakelibvirt
 _DEFINITIONS: Final = 'devicetrack_definitions'
 # What a domain of Nova's keeps of its definition beside what it reads itself.
 METADATA: Final = 'devicetrack_metadata'
+# And its mediated devices that the running guest has lost.
+DETACHED: Final = 'devicetrack_detached'
 
 _OFF: Final = (fakelibvirt.VIR_DOMAIN_SHUTOFF, fakelibvirt.VIR_DOMAIN_SHUTDOWN)
 
@@ -43,6 +45,58 @@ def keep_metadata(patch: Callable[[Any, str, Any], Any]) -> None:
 
     patch(fakelibvirt.Domain, '_parse_definition', parse_definition)
     patch(fakelibvirt.Domain, 'XMLDesc', describe_with_metadata)
+
+
+def keep_detached(patch: Callable[[Any, str, Any], Any]) -> None:
+    """Have Nova's domains keep a mediated device in their definition if only the running guest loses it.
+
+    :param patch: sets an attribute of an object
+    """
+    domains = fakelibvirt.Domain
+    detach, attach, describe = domains.detachDeviceFlags, domains.attachDeviceFlags, domains.XMLDesc
+
+    def detach_live(domain: Any, text: str, flags: int) -> None:
+        uuid = _mdev_of(text)
+        if uuid is None:
+            detach(domain, text, flags)
+            return
+        hostdevs = domain._def['devices']['hostdevs']
+        gone = [one for one in hostdevs if one.get('address_uuid') == uuid]
+        if not gone:
+            raise error(libvirt.VIR_ERR_DEVICE_MISSING, f'no mediated device {uuid}', libvirt.VIR_FROM_QEMU)
+        hostdevs[:] = [one for one in hostdevs if one not in gone]
+        domain._def.setdefault(DETACHED, []).extend(gone)
+
+    def attach_live(domain: Any, text: str, flags: int) -> None:
+        uuid = _mdev_of(text)
+        detached = domain._def.get(DETACHED, [])
+        again = [one for one in detached if one['address_uuid'] == uuid]
+        if not again:
+            attach(domain, text, flags)
+            return
+        domain._def['devices']['hostdevs'].extend(again)
+        domain._def[DETACHED] = [one for one in detached if one not in again]
+
+    def describe_persistent(domain: Any, flags: int) -> str:
+        is_live = is_running(domain._connection, domain) and not flags & libvirt.VIR_DOMAIN_XML_INACTIVE
+        detached = [] if is_live else domain._def.get(DETACHED, [])
+        hostdevs = domain._def['devices']['hostdevs']
+        hostdevs.extend(detached)
+        try:
+            # Nova's fake leaves out an attribute that libvirt always sets, and without which Nova cannot detach it.
+            text: str = describe(domain, flags).replace(" type='mdev' model", " type='mdev' managed='no' model")
+        finally:
+            hostdevs[:] = [one for one in hostdevs if one not in detached]
+        return text
+
+    patch(domains, 'detachDeviceFlags', detach_live)
+    patch(domains, 'attachDeviceFlags', attach_live)
+    patch(domains, 'XMLDesc', describe_persistent)
+
+
+def _mdev_of(text: str) -> str | None:
+    element: Any = etree.fromstring(text)
+    return element.find('source/address').get('uuid') if element.get('type') == 'mdev' else None
 
 
 def error(code: int, text: str, subsystem: int = libvirt.VIR_FROM_NODEDEV) -> libvirt.libvirtError:
@@ -171,7 +225,7 @@ class Domain:
         return uuid
 
     def XMLDesc(self, flags: int = 0) -> str:
-        text: str = self._domain.XMLDesc(0)
+        text: str = self._domain.XMLDesc(flags)
         if self.isActive() and not flags & libvirt.VIR_DOMAIN_XML_INACTIVE:
             # Only the definition of a running guest has an id.
             return text.replace('<domain ', f"<domain id='{self._domain.ID()}' ", 1)

@@ -16,6 +16,11 @@ from oslo_messaging import exceptions as messaging_exceptions
 from devicetrack.tests.nova.stock_failures import base
 
 
+def _refuse(_guest: Any) -> None:
+    raise fakelibvirt.make_libvirtError(fakelibvirt.libvirtError, 'no room for the memory',
+                                        error_code=fakelibvirt.VIR_ERR_INTERNAL_ERROR)
+
+
 class OneHostTestCase(base.MdevGuests):
 
     def setUp(self) -> None:
@@ -67,6 +72,22 @@ class OneHostTestCase(base.MdevGuests):
         self.assertEqual(1, len(self.existing('host1')))
         self._delete_server(server)
         self.must(self.wait_for(lambda: not self.existing('host1')), f'{self.existing("host1")} are there still')
+
+    def test_a_cold_snapshot_takes_the_device_from_the_guest(self) -> None:
+        self.flags(disable_libvirt_livesnapshot=True, group='workarounds')
+        server = self.boot('host1', self.flavor)
+        had = self.mdevs('host1', server)
+        self._snapshot_server(server, 'snapshot')
+        self._wait_for_server_parameter(server, {'OS-EXT-STS:task_state': None})
+        self.must(self.mdevs('host1', server) == had, f'the guest had {had}, and has {self.mdevs("host1", server)}')
+
+    def test_a_guest_that_cannot_be_suspended_loses_the_device(self) -> None:
+        server = self.boot('host1', self.flavor)
+        had = self.mdevs('host1', server)
+        with fixtures.MonkeyPatch('nova.virt.libvirt.guest.Guest.save_memory_state', _refuse):
+            self.api.post_server_action(server['id'], {'suspend': {}}, check_response_status=[202, 500])
+            self._wait_for_server_parameter(server, {'OS-EXT-STS:task_state': None})
+        self.must(self.mdevs('host1', server) == had, f'the guest had {had}, and has {self.mdevs("host1", server)}')
 
     def test_a_reverted_resize_on_the_same_host_loses_the_device(self) -> None:
         self.flags(allow_resize_to_same_host=True)

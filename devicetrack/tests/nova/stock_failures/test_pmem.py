@@ -28,6 +28,14 @@ class BytesTestCase(base.PmemGuests):
         self._start_server(self.server)
         self.must(self.has_its_bytes('host1', self.server), 'they are gone after a stop and a start')
 
+    def test_a_restore_of_a_deleted_instance_zeroes_them(self) -> None:
+        self.flags(reclaim_instance_interval=30000)
+        self.api.delete_server(self.server['id'])
+        self._wait_for_server_parameter(self.server, {'status': 'SOFT_DELETED'})
+        self.api.post_server_action(self.server['id'], {'restore': {}})
+        self._wait_for_state_change(self.server, 'ACTIVE')
+        self.must(self.has_its_bytes('host1', self.server), 'they are gone after a restore')
+
 
 class EvacuationTestCase(base.PmemGuests):
 
