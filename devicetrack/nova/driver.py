@@ -10,11 +10,13 @@ from typing import Final
 
 from nova import exception as nova_exception
 import nova.conf
+from nova.virt.libvirt import config as nova_config
 from nova.virt.libvirt import driver as nova_driver
 from nova.virt.libvirt import guest as nova_guest
 from nova.virt.libvirt import utils as libvirt_utils
 
 from devicetrack import exception
+from devicetrack import log
 from devicetrack.nova import binding
 from devicetrack.nova import errors
 from devicetrack.nova import guest as guests
@@ -22,6 +24,8 @@ from devicetrack.nova import overrides
 from devicetrack.nova import tracker
 from devicetrack.nova import wire
 from devicetrack.nova.subject import Subject
+
+LOG = log.logger(__name__)
 
 _MDEV: Final = 'mdev'
 
@@ -209,7 +213,47 @@ class LibvirtDriver(nova_driver.LibvirtDriver):
             self._check_kept(instance, inactive=False)
         except nova_exception.InternalError as refused:
             raise nova_exception.InstanceFaultRollback(refused) from refused
-        return super().resume(context, instance, *args, **kwargs)
+        resumed = super().resume(context, instance, *args, **kwargs)
+        self._attach_again(instance)                # Nova leaves out a device that libvirt does not find
+        return resumed
+
+    def suspend(self, context: Any, instance: Any) -> None:
+        """Attach the mediated devices of a guest again if it cannot be saved: Nova has detached some or all by then."""
+        with contextlib.ExitStack() as failed:
+            failed.callback(self._attach_again, instance)
+            super().suspend(context, instance)
+            failed.pop_all()
+
+    def _resume_guest_after_snapshot(self, context: Any, live_snapshot: bool, original_power_state: int, instance: Any,
+                                     guest: Any) -> None:
+        """Attach the mediated devices of a guest again after a cold snapshot, which suspended it.
+
+        Nova attaches PCI devices there, and mediated devices only when a user resumes a guest.
+        """
+        super()._resume_guest_after_snapshot(context, live_snapshot, original_power_state, instance, guest)
+        self._attach_again(instance)
+
+    def _attach_again(self, instance: Any) -> None:
+        """Attach those of an instance's mediated devices that its running guest lacks.
+
+        The guest runs in any case, so an error is only logged; the audit reports what the guest lacks.
+        """
+        host = self.devicetrack
+        if not host.has(instance.uuid):
+            return
+        try:
+            guest = self._host.get_guest(instance)
+            if not guest.is_active():
+                return
+            there = {one.uuid for one in guest.get_all_devices(nova_config.LibvirtConfigGuestHostdevMDEV)}
+            for device in guests.mediated(host.guest_config(instance)):
+                if device.mdev not in there:
+                    guest.attach_device(device, live=True)
+                    LOG.info('Attached mediated device %(device)s of instance %(instance)s again',
+                             {'device': device.mdev, 'instance': instance.uuid})
+        except (nova_exception.NovaException, nova_driver.libvirt.libvirtError) as error:
+            LOG.error('The guest of instance %(instance)s runs without mediated devices that it has: %(error)s; a hard '
+                      'reboot attaches them', {'instance': instance.uuid, 'error': error})
 
     def unrescue(self, context: Any, instance: Any, *args: Any, **kwargs: Any) -> Any:
         """Check the definition as :meth:`resume` does. It is in a file, and Nova first stops the guest.

@@ -26,7 +26,6 @@ class _Element(config.LibvirtConfigGuestDevice):
         size = self._element.find('target/size') if self._element.tag == 'memory' else None
         return None if size is None else int(size.text or 0)
 
-
     @property
     def mdev(self) -> str | None:
         """The UUID of a mediated device; None for any other device."""
