@@ -35,7 +35,9 @@ class FileLock:
     """
 
     _open = staticmethod(ownfiles.open_file)
-    _fd: int | None = None                      # here for the end of an object whose constructor failed
+    # Here for the end of an object whose constructor failed.
+    _fd: int | None = None
+    _closing: Iterator[None] = iter(())
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -50,7 +52,8 @@ class FileLock:
         deadline = time.monotonic() + timeout_s
         while True:
             # Keep the descriptor before locking it: after an interrupt in any line, the end of this object closes it.
-            fd = self._fd = self._open(self.path)
+            self._closing = map(os.close, [fd := self._open(self.path)])
+            self._fd = fd
             self._pid, ours = os.getpid(), False
             try:
                 while not flock(fd):
@@ -85,9 +88,10 @@ class FileLock:
 
     def release(self) -> None:
         """Close the descriptor. The lock ends once every child that was given the descriptor has ended too."""
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
+        self._fd = None
+        # No interrupt comes between the end of the descriptor and the memory that it ended, as both are one call of C.
+        # By then a number that is closed twice is the descriptor of another file.
+        next(self._closing, None)
 
     def __del__(self) -> None:
         self.release()
