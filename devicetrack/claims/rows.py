@@ -452,8 +452,10 @@ class Rows:
 
         :raises ReentrantCall: it works on it further up its stack, so they would wait for this thread
         """
-        inside = [uuid for uuid, lock in list(self._working.items()) if lock.is_in_use_here]
-        if instance_uuid in inside or (instance_uuid is None and inside):
+        # Other threads change the dictionary meanwhile. Both of these are one look at it, and items() would be many.
+        found = [self._working.get(instance_uuid)] if instance_uuid is not None else \
+            [lock() for lock in self._working.valuerefs()]
+        if any(lock is not None and lock.is_in_use_here for lock in found):
             raise exception.ReentrantCall(locks.INSTANCE)
 
     def _lock_of(self, instance_uuid: str) -> locks.Lock:

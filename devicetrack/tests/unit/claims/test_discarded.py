@@ -11,6 +11,7 @@ import gc
 import itertools
 import pathlib
 import signal
+import sys
 import threading
 from typing import Any
 from typing import NamedTuple
@@ -617,6 +618,24 @@ class ReentrantCallTestCase(base.TestCase):
         go_on.set()
         self.host.wait()
         self.assertEqual({}, self.host.held())
+
+    def test_who_looks_meanwhile_sees_no_half_of_the_others_work(self) -> None:
+        rows, ended = self.host.manager._ready().rows, threading.Event()
+
+        def work() -> None:
+            with contextlib.ExitStack() as stack:
+                for number in range(3000):
+                    stack.enter_context(rows.working(f'instance {number}'))
+            ended.set()
+
+        def look() -> None:
+            while not ended.is_set():
+                rows.check_not_inside()
+                rows.check_not_inside('instance 1')
+
+        self.addCleanup(sys.setswitchinterval, sys.getswitchinterval())
+        sys.setswitchinterval(1e-6)
+        self.assertEqual([None] * 3, self.together(work, look, look))
 
     def test_the_thread_of_a_wipe_does_not_wait_for_itself(self) -> None:
         """It tells the service's meter of its work."""
