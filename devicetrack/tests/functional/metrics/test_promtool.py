@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 import re
 import shutil
@@ -21,6 +22,12 @@ from devicetrack.tests import base
 
 ADMIN = pathlib.Path(devicetrack.__file__).parent.parent / 'doc' / 'source' / 'admin'
 ALERTS, TESTS = ADMIN / 'metrics-alerts.yaml', ADMIN / 'metrics-alerts-test.yaml'
+FLEET, FLEET_TESTS = ADMIN / 'metrics-fleet.yaml', ADMIN / 'metrics-fleet-test.yaml'
+DASHBOARD = ADMIN.parent.parent.parent / 'share' / 'devicetrack' / 'grafana' / 'devicetrack.json'
+
+KNOWN = {family.shown for family in families.FAMILIES} | {
+    family.name + ending for family in families.FAMILIES if family.type in ('histogram', 'summary')
+    for ending in ('_bucket', '_count', '_sum')}
 
 _HANGS_S = 300
 
@@ -78,14 +85,11 @@ class AlertsTestCase(PromtoolTestCase):
         self.assertNotEqual(0, promtool('test', 'rules', str(directory / TESTS.name)).returncode)
 
     def test_rules_and_their_tests_name_metrics_that_there_are(self) -> None:
-        known = {family.shown for family in families.FAMILIES} | {
-            family.name + ending for family in families.FAMILIES if family.type in ('histogram', 'summary')
-            for ending in ('_bucket', '_count', '_sum')}
         texts = [rule['expr'] for rule in self.rules] + [series['series'] for test in self.tests
                                                          for series in test['input_series']]
         named = {name for text in texts for name in re.findall(r'\bdevicetrack_\w+', text)}
         self.assertLess(8, len(named))
-        self.assertEqual(set(), named - known)
+        self.assertEqual(set(), named - KNOWN)
 
     def test_rules_name_values_of_labels_that_there_are(self) -> None:
         text = '\n'.join(rule['expr'] for rule in self.rules)
@@ -93,6 +97,45 @@ class AlertsTestCase(PromtoolTestCase):
         self.assertEqual(set(), set(refusals.split('|')) - set(REASONS))
         self.assertEqual(set(), set(withheld.split('|')) - set(vocabulary.WITHHELD_REASONS))
         self.assertEqual({'critical'}, set(re.findall('severity="([^"]*)"', text)) & set(vocabulary.SEVERITIES))
+
+
+class FleetTestCase(PromtoolTestCase):
+    """Numbers of all hosts: the recording rules of the page, and the dashboard for Grafana."""
+
+    def test_the_rules_pass_their_tests_and_each_has_one(self) -> None:
+        self.check(promtool('check', 'rules', str(FLEET)))
+        self.check(promtool('test', 'rules', str(FLEET_TESTS)))
+        rules = {rule['record'] for group in yaml.safe_load(FLEET.read_text())['groups'] for rule in group['rules']}
+        tested = {case['expr'] for test in yaml.safe_load(FLEET_TESTS.read_text())['tests']
+                  for case in test['promql_expr_test']}
+        self.assertEqual(rules, tested)
+
+    def test_the_dashboard_asks_for_metrics_and_labels_that_there_are(self) -> None:
+        dashboard = json.loads(DASHBOARD.read_text())
+        asked = [target['expr'] for panel in dashboard['panels'] for target in panel['targets']]
+        self.assertLess(20, len(asked))
+        path = pathlib.Path(self.temp_dir(), 'asked.yaml')
+        path.write_text(yaml.safe_dump({'groups': [{'name': 'asked', 'rules': [
+            {'record': f'asked:{number}', 'expr': expr.replace('$__rate_interval', '5m')}
+            for number, expr in enumerate(asked)]}]}))
+        self.check(promtool('check', 'rules', str(path)))
+        texts = [*asked, FLEET.read_text(), *(variable['query']['query'] for variable in dashboard['templating']['list']
+                                              if variable['type'] == 'query')]
+        named = {name for text in texts for name in re.findall(r'(?<![:\w])devicetrack_\w+', text)}
+        self.assertEqual(set(), named - KNOWN)
+        labels = {label for family in families.FAMILIES for label in family.labels} | {families.HOST, 'instance', 'le'}
+        used = {label for text in texts for names in re.findall(r'\b(?:by|on) \(([^)]*)\)', text)
+                for label in names.split(', ')} | {label for text in texts for label in re.findall(r'(\w+)=~?"', text)}
+        self.assertEqual(set(), used - labels)
+        self.assertLess({'resource_class', 'state', 'reason', 'severity'}, used)
+
+    def test_the_panels_of_the_dashboard_lie_beside_each_other(self) -> None:
+        panels = json.loads(DASHBOARD.read_text())['panels']
+        fields = [(x, y) for panel in panels for at in [panel['gridPos']]
+                  for x in range(at['x'], at['x'] + at['w']) for y in range(at['y'], at['y'] + at['h'])]
+        self.assertEqual(len(fields), len(set(fields)))
+        self.assertLess(max(x for x, _ in fields), 24)
+        self.assertEqual(len(panels), len({panel['id'] for panel in panels}))
 
 
 class PageTestCase(base.TestCase):
