@@ -36,6 +36,7 @@ from devicetrack.conf import manager as manager_options
 from devicetrack.conf import opts
 from devicetrack.engine.migrations import Endpoint
 from devicetrack.engine.repair_plan import Repair
+from devicetrack.fleet.mirror import Mirror
 from devicetrack.nova import process
 from devicetrack.store import sql
 from devicetrack.store.api import Host
@@ -77,6 +78,7 @@ class Manage(app.App):
         self._conf, self._conf_is_read = conf, False
         self._kinds_are_loaded = False
         self._store: SQLStore | None = None
+        self._mirror: Mirror | None = None
         self._driver: virt_driver.VirtDriver | None = None
         self._running: Running | None = None
         self._handlers: list[logging.Handler] = []
@@ -168,6 +170,8 @@ class Manage(app.App):
             self._running.close()
         if self._store is not None:
             self._store.close()
+        if self._mirror is not None:
+            self._mirror.close()
         if self._driver is not None:
             self._driver.close()
 
@@ -225,6 +229,16 @@ class Manage(app.App):
             kinds.load(self.conf)
             self._kinds_are_loaded = True
         return self.store
+
+    @property
+    def mirror(self) -> Mirror:
+        """The mirror of the fleet, whatever its schema. It needs no store and no host.
+
+        :raises InvalidConfiguration: ``[devicetrack_fleet] connection`` is missing or cannot be used
+        """
+        if self._mirror is None:
+            self._mirror = Mirror(self.conf)
+        return self._mirror
 
     @property
     def machine_id(self) -> str:

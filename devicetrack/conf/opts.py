@@ -5,6 +5,7 @@ from __future__ import annotations
 from oslo_config import cfg
 
 from devicetrack.conf import compatibility
+from devicetrack.conf import fleet
 from devicetrack.conf import libvirt
 from devicetrack.conf import manager
 from devicetrack.conf import nova
@@ -17,6 +18,7 @@ def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
     return [
         (manager.GROUP, manager.OPTIONS),
         (store.GROUP, store.OPTIONS),
+        (fleet.GROUP, fleet.OPTIONS),
         (libvirt.LIBVIRT_GROUP, libvirt.LIBVIRT_OPTIONS),
         (libvirt.DEADLINES_GROUP, libvirt.DEADLINES_OPTIONS),
         (libvirt.DEVICES_GROUP, libvirt.DEVICES_OPTIONS),
@@ -35,5 +37,5 @@ def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
 
 def register_options(conf: cfg.ConfigOpts) -> None:
     """Register every option that is not registered already. Do it before the configuration files are read."""
-    for subject in (manager, store, libvirt, pci, nova, placement, compatibility):
+    for subject in (manager, store, fleet, libvirt, pci, nova, placement, compatibility):
         subject.register(conf)

@@ -20,6 +20,7 @@ from sqlalchemy import exc as sa_exc
 
 from devicetrack import exception
 from devicetrack import ownfiles
+from devicetrack.conf import store as store_conf
 from devicetrack.store.sql import backend as backends
 from devicetrack.store.sql import committer
 from devicetrack.store.sql import engine as engines
@@ -33,7 +34,7 @@ SYNC: Final = "run devicetrack-manage db sync with the service's --config-file"
 MAKE: Final = f'{SYNC}; if the store was lost, run devicetrack-manage recover --from-hypervisor --host NAME instead'
 
 _REMEDIES: Final = {
-    FaultCause.GONE: 'see that the database runs, and that [devicetrack_database] connection names it and a user of it',
+    FaultCause.GONE: 'see that the database runs, and that {option} names it and a user of it',
     FaultCause.DISK: ('look at the disk first (the log of the kernel, dmesg); the store comes back by itself when it '
                       'is well'),
     FaultCause.READ_ONLY: 'let this process write to it',
@@ -71,8 +72,9 @@ class Database:
     used there.
     """
 
-    def __init__(self, conf: cfg.ConfigOpts, state_path: str | None = None, statement_s: int | None = None) -> None:
-        self._conf, self._place = conf, engines.place(conf, state_path)
+    def __init__(self, conf: cfg.ConfigOpts, state_path: str | None = None, statement_s: int | None = None,
+                 group: str = store_conf.GROUP) -> None:
+        self._conf, self._group, self._place = conf, group, engines.place(conf, state_path, group)
         self.engine, self.backend = engines.create(self._place, conf, statement_s)
         self._owner = _Owner()
         self._committer = committer.Committer(self.attempt, self.backend.fault)
@@ -113,7 +115,7 @@ class Database:
         if self.path is not None:
             yield self
             return
-        made = Database(self._conf, statement_s=_LONGEST_STATEMENT_S)
+        made = Database(self._conf, statement_s=_LONGEST_STATEMENT_S, group=self._group)
         try:
             yield made
         finally:
@@ -255,8 +257,9 @@ class Database:
                 return hidden
             remedy = 'the file is missing: restore it' if missing else 'see to the file and its directory'
         elif self.path is None and fault.cause is FaultCause.READ_ONLY:
-            remedy = ('if this server is a standby, let [devicetrack_database] connection name the primary, for '
-                      'PostgreSQL with target_session_attrs=read-write; else let this account write to it')
+            remedy = ('if this server is a standby, let {option} name the primary, for PostgreSQL with '
+                      'target_session_attrs=read-write; else let this account write to it')
         else:
             remedy = _REMEDIES.get(fault.cause, '')
-        return exception.StoreUnavailable(self.name, f'{reason}: {remedy}' if remedy else reason)
+        return exception.StoreUnavailable(self.name, f'{reason}: {remedy}'.replace(
+            '{option}', self._place.option) if remedy else reason)

@@ -33,7 +33,6 @@ from devicetrack.store.sql import backend as backends
 from devicetrack.store.sql import mariadb
 from devicetrack.store.sql import sqlite
 
-OPTION: Final = f'[{store_conf.GROUP}] connection'
 FILE_NAME: Final = 'devicetrack.sqlite'
 
 # An execution option of connections whose transactions will write.
@@ -54,54 +53,57 @@ PING_AFTER_S = 2.0
 class Location(NamedTuple):
     """Where a store is.
 
-    ``name`` is for messages and holds no user name and no password; ``path`` is the file of an SQLite store.
+    ``name`` is for messages and holds no user name and no password; ``path`` is the file of an SQLite store. ``option``
+    is the one that says where it is.
     """
 
     url: sa.URL
     name: str
     path: str | None
+    option: str
 
 
-def place(conf: cfg.ConfigOpts, state_path: str | None = None) -> Location:
+def place(conf: cfg.ConfigOpts, state_path: str | None = None, group: str = store_conf.GROUP) -> Location:
     """Read the options.
 
     :param state_path: where the file is when no option names a database, by default ``[devicetrack] state_path``
+    :param group: the group of options whose ``connection`` names the database
     :raises InvalidConfiguration: an option cannot be used, the URL is malformed, or names a database that this library
         does not know
     """
     manager_conf.register(conf)
     store_conf.register(conf)
-    connection = conf[store_conf.GROUP].connection
+    option, connection = f'[{group}] connection', conf[group].connection
     if not connection:
-        return _file(os.path.join(state_path or conf[manager_conf.GROUP].state_path, FILE_NAME), conf)
+        return _file(os.path.join(state_path or conf[manager_conf.GROUP].state_path, FILE_NAME), conf, option)
     try:
         url = sa.make_url(connection)
     except (sa_exc.ArgumentError, ValueError):
         # The URL is neither shown nor chained: it may hold a password.
-        raise exception.InvalidConfiguration(OPTION, '(not shown)', 'it is no SQLAlchemy URL') from None
+        raise exception.InvalidConfiguration(option, '(not shown)', 'it is no SQLAlchemy URL') from None
     if '@' in (url.host or '') or (url.get_backend_name() != 'sqlite' and _IN_PASSWORD.search(url.database or '')):
         # SQLAlchemy ends the password at the first @, and takes the rest of it for a part of the host, or with a slash
         # for one of the database.
-        raise exception.InvalidConfiguration(OPTION, '(not shown)', 'write @ in a password as %40')
+        raise exception.InvalidConfiguration(option, '(not shown)', 'write @ in a password as %40')
     shown = url.set(username=None, password=None, query={}).render_as_string(hide_password=True)
     driver = url.drivername
     if driver in ('sqlite', 'sqlite+pysqlite'):
         if not url.database or url.database == ':memory:' or url.query:
             raise exception.InvalidConfiguration(
-                OPTION, shown, 'a store is a file: give it as sqlite:///PATH, without parameters')
+                option, shown, 'a store is a file: give it as sqlite:///PATH, without parameters')
         if not os.path.isabs(url.database):
-            raise exception.InvalidConfiguration(OPTION, shown, 'the path must be absolute: a service starts in any '
+            raise exception.InvalidConfiguration(option, shown, 'the path must be absolute: a service starts in any '
                                                                 'directory')
-        return _file(url.database, conf)
+        return _file(url.database, conf, option)
     if driver in ('postgresql', 'postgresql+psycopg2'):
-        return Location(_postgresql_url(url, conf), _server_name('PostgreSQL', url), None)
+        return Location(_postgresql_url(url, conf), _server_name('PostgreSQL', url), None, option)
     if driver in ('mysql+pymysql', 'mariadb+pymysql'):
-        return Location(_mariadb_url(url, conf), _server_name('MariaDB', url), None)
+        return Location(_mariadb_url(url, conf), _server_name('MariaDB', url), None, option)
     raise exception.InvalidConfiguration(
-        OPTION, shown, 'it must start with sqlite://, postgresql+psycopg2:// or mysql+pymysql://')
+        option, shown, 'it must start with sqlite://, postgresql+psycopg2:// or mysql+pymysql://')
 
 
-def _file(path: str, conf: cfg.ConfigOpts) -> Location:
+def _file(path: str, conf: cfg.ConfigOpts, option: str) -> Location:
     # SQLite takes what follows two slashes for the name of a machine.
     path = '/' + os.path.abspath(path).lstrip('/')
     options = conf[store_conf.GROUP]
@@ -113,7 +115,7 @@ def _file(path: str, conf: cfg.ConfigOpts) -> Location:
         KeptConnections.size: str(options.max_pool_size),
         KeptConnections.timeout_s: str(options.busy_timeout_s),
     })
-    return Location(url, f'SQLite file {path}', path)
+    return Location(url, f'SQLite file {path}', path, option)
 
 
 def _postgresql_url(url: sa.URL, conf: cfg.ConfigOpts) -> sa.URL:
@@ -211,7 +213,7 @@ def create(at: Location, conf: cfg.ConfigOpts,
     except ImportError as error:
         extra = at.url.get_backend_name()
         raise exception.InvalidConfiguration(
-            OPTION, at.name, f'its driver is not installed: pip install devicetrack[{extra}]') from error
+            at.option, at.name, f'its driver is not installed: pip install devicetrack[{extra}]') from error
     # Errors go to logs, which need not show values of rows.
     made.hide_parameters = True
     patience = backends.Timeouts(options.busy_timeout_s, options.busy_timeout_s + (

@@ -5,6 +5,8 @@ Functions that need alembic load it. alembic keeps the migration that runs in a 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+import contextlib
 import functools
 import os
 import threading
@@ -33,6 +35,9 @@ LOG = log.logger(__name__)
 MIGRATIONS: Final = os.path.join(os.path.dirname(__file__), 'migrations')
 
 _alembic = threading.Lock()
+
+# The table by which anybody knows the mirror of a fleet.
+MIRROR: Final = 'fleet_schema'
 
 # alembic's table with the revision.
 _VERSIONS: Final = 'alembic_version'
@@ -93,6 +98,11 @@ def check_tables(store: Database) -> None:
     """
     with store.reading() as connection:
         inspector = sa.inspect(connection)
+        if inspector.has_table(MIRROR):
+            raise exception.SchemaMismatch(
+                store.name, None, models.REVISION, 'it is the mirror of a fleet, and no store: give the store a '
+                'database of its own in [devicetrack_database] connection; [devicetrack_fleet] connection is for the '
+                'mirror')
         if store.path is not None:
             found = {*inspector.get_table_names(), *inspector.get_view_names()} - {_VERSIONS}
         else:
@@ -148,7 +158,7 @@ def sync(store: Database) -> str:
     :raises StoreUnavailable: it cannot be reached or written
     """
     if store.path is not None:
-        _make_file(store)
+        make_file(store)
     found = revision(store)
     if found is None:
         check_tables(store)
@@ -159,11 +169,15 @@ def sync(store: Database) -> str:
             database.transact(functools.partial(_upgrade, database))
             LOG.info('%s: schema brought from %s to %s', store.name, found or 'none', models.REVISION)
         if store.path is None:
-            _make_indexes(database)
+            make_indexes(database, models.metadata)
     return models.REVISION
 
 
-def _make_file(store: Database) -> None:
+def make_file(store: Database) -> None:
+    """Make the file of an SQLite store that has none, and its directory, both for this user alone.
+
+    :raises StoreUnavailable: it cannot be made, or belongs to others
+    """
     path = store.path or ''
     try:
         ownfiles.make_directory(os.path.dirname(path))
@@ -178,6 +192,20 @@ def _make_file(store: Database) -> None:
 def _upgrade(store: Database, connection: sa.Connection) -> None:
     from alembic import command
     from alembic import util
+    try:
+        with only_one(store, connection), _alembic:
+            alembic_config = config()
+            alembic_config.attributes['connection'] = connection
+            command.upgrade(alembic_config, 'head')
+    except util.CommandError as error:
+        raise exception.StoreUnavailable(
+            store.name, f'its schema cannot be brought up to date ({error}): see that nothing else changes the schema, '
+                        f'and {SYNC}') from error
+
+
+@contextlib.contextmanager
+def only_one(store: Database, connection: sa.Connection) -> Iterator[None]:
+    """Keep other processes from changing the schema of this database meanwhile."""
     if connection.dialect.name == 'postgresql':
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK_NUMBER)))
     elif connection.dialect.name == 'mysql':
@@ -191,17 +219,10 @@ def _upgrade(store: Database, connection: sa.Connection) -> None:
         # and another process could come in between.
         connection.begin()
     try:
-        with _alembic:
-            alembic_config = config()
-            alembic_config.attributes['connection'] = connection
-            command.upgrade(alembic_config, 'head')
+        yield
         if connection.dialect.name == 'mysql':
             # Before the lock goes: the next process must see the version, or it makes the tables again.
             connection.commit()
-    except util.CommandError as error:
-        raise exception.StoreUnavailable(
-            store.name, f'its schema cannot be brought up to date ({error}): see that nothing else changes the schema, '
-                        f'and {SYNC}') from error
     finally:
         if connection.dialect.name == 'mysql':
             try:
@@ -213,8 +234,8 @@ def _upgrade(store: Database, connection: sa.Connection) -> None:
                 connection.rollback()
 
 
-def _make_indexes(database: Database) -> None:
-    """Make the indexes that a server's database lacks, also after a run that was cut short.
+def make_indexes(database: Database, metadata: sa.MetaData) -> None:
+    """Make the indexes of some tables that a server's database lacks, also after a run that was cut short.
 
     They belong to no migration. They change no answer, and PostgreSQL makes an index without keeping writers out only
     outside a transaction.
@@ -226,7 +247,7 @@ def _make_indexes(database: Database) -> None:
             return                              # another process makes them
         unfinished = connection.execute(_UNFINISHED).scalars().all() if is_postgresql else []
         inspector = sa.inspect(connection)
-        for table in models.metadata.sorted_tables:
+        for table in metadata.sorted_tables:
             there = {one['name'] for one in inspector.get_indexes(table.name)}
             # A copy of the table: an index that is made concurrently is not for transactions.
             for index in table.to_metadata(sa.MetaData()).indexes:

@@ -36,11 +36,12 @@ MAY_IMPORT = {
     'virt': FOUNDATION | {'objects', 'compatibility'},
     'placement': FOUNDATION | {'objects', 'compatibility'},
     'claims': FOUNDATION | {'objects', 'engine', 'compatibility', 'store', 'virt'},
+    'fleet': FOUNDATION | {'objects', 'engine', 'compatibility', 'store', 'claims'},
     'metrics': FOUNDATION | {'engine', 'claims'},
     'nova': FOUNDATION | {'objects', 'claims', 'metrics'},
     'pictures': FOUNDATION | {'objects', 'engine', 'compatibility', 'claims'},
-    'cmd': FOUNDATION | {'objects', 'engine', 'compatibility', 'store', 'virt', 'placement', 'claims', 'metrics',
-                         'nova', 'pictures'},
+    'cmd': FOUNDATION | {'objects', 'engine', 'compatibility', 'store', 'virt', 'placement', 'claims', 'fleet',
+                         'metrics', 'nova', 'pictures'},
 }
 # These may import everything, and nothing above imports them.
 APART = {'testing', 'tests'}
@@ -61,7 +62,7 @@ HOMES = {
     'libvirt': {'virt', 'nova'},
     'lxml': {'virt', 'nova'},
     'oslo_db': {'store'},
-    'sqlalchemy': {'store'},
+    'sqlalchemy': {'store', 'fleet'},
     'keystoneauth1': {'placement', 'nova'},
     'nova': {'nova'},
     'prometheus_client': {'metrics'},

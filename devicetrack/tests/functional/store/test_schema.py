@@ -157,7 +157,7 @@ class TestSyncOfAnotherApplication(StoreTestCase):
         self.fixture = self.useFixture(self.database(synced=False))
         self.store = self.fixture.store
         if self.store.path is not None:
-            schema._make_file(self.store)
+            schema.make_file(self.store)
 
     def make(self, *statements: str) -> None:
         for statement in statements:

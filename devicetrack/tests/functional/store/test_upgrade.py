@@ -52,7 +52,7 @@ class UpgradeTestCase(base.TestCase):
 
     def make(self, revision: str) -> None:
         if self.store.path is not None:
-            schema._make_file(self.store)
+            schema.make_file(self.store)
 
         def upgrade(connection: sa.Connection) -> None:
             config = schema.config()

@@ -59,6 +59,7 @@ class SchemaTestCase(RepairCommandTestCase):
         self._reports()
         self._requests()
         self._of_migrations()
+        self._of_the_fleet()
         self._in_the_place_of_the_manager()
         names = {one.name.replace('_', ' ') for one in metadata.entry_points(group=manage.NAMESPACE)}
         schemas = set(read()['commands'])
@@ -106,6 +107,11 @@ class SchemaTestCase(RepairCommandTestCase):
         facts.write_text(self.program.run('migration', 'facts', '-f', 'json').out.replace('compute-7', 'compute-8'),
                          encoding='utf-8')
         self.ask('migration check', '--instance', self.instance.uuid, '--host', 'compute-8', '--facts', str(facts))
+
+    def _of_the_fleet(self) -> None:
+        with open(self.program.config_file, 'a', encoding='utf-8') as file:
+            file.write(f'[devicetrack_fleet]\nconnection = sqlite:///{self.state_path}/mirror/mirror.sqlite\n')
+        self.ask('fleet sync')
 
     def _in_the_place_of_the_manager(self) -> None:
         self.host.manager.close()

@@ -1,0 +1,33 @@
+"""Options of the mirror of a fleet."""
+
+from __future__ import annotations
+
+from oslo_config import cfg
+
+from devicetrack import conf as registry
+
+GROUP = 'devicetrack_fleet'
+
+OPTIONS = [
+    cfg.StrOpt('connection', secret=True, help="""
+SQLAlchemy URL of the mirror: one ``postgresql+psycopg2://`` or ``mysql+pymysql://`` database with a copy of what every
+host of the fleet knows. Hosts write it with ``devicetrack-manage fleet push``; the other ``fleet`` commands read it,
+and need no other option. Unset means that the host has no mirror. No claim ever waits for it. It is never the database
+of a store. An SQLite file is for one machine, to try it.
+"""),
+    cfg.IntOpt('interval_s', default=60, min=1, max=86400, help="""
+Seconds between two pushes of this host, as its timer has them. A host that was silent for three of its intervals is
+unknown, and none of its devices counts as free. Change it together with the timer.
+"""),
+    cfg.IntOpt('days', default=365, min=0, help="""
+Days that the mirror keeps events, whatever the hosts keep. 0 keeps them for ever. ``devicetrack-manage fleet sync``
+writes it into the mirror, and all hosts follow it; no other command reads it here.
+"""),
+    cfg.StrOpt('group', default='', help="""
+The group of this host in pictures of the fleet, for example its rack.
+"""),
+]
+
+
+def register(conf: cfg.ConfigOpts) -> None:
+    registry.register(conf, GROUP, OPTIONS)

@@ -1,0 +1,1 @@
+"""The mirror: one central database with a copy of what every host of a fleet knows. Nothing decides by it."""
