@@ -66,7 +66,7 @@ class VirtDriver(abc.ABC):
 
     :param host: the host's name, for messages
     :param conf: the configuration (an ``oslo_config.cfg.ConfigOpts``); the driver registers what it needs
-    :param state_path: a directory for lock files of the devices, which exists
+    :param state_path: a directory for lock files of the devices; whoever writes there first makes it, with mode 0700
     :raises InvalidConfiguration: an option cannot be used
     """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+import contextlib
 import os
 import socket
 from typing import Any
@@ -23,7 +24,7 @@ def load_driver(conf: cfg.ConfigOpts, host: str | None = None,
                 connect: Callable[[], Any] | None = None, state_path: str | None = None) -> driver.VirtDriver:
     """Make the driver that ``[devicetrack] virt_driver`` names. It connects to nothing yet.
 
-    The state directory is made, with mode 0700, when it is missing.
+    It makes no directory: the manager does when it starts. One that is there is checked.
 
     :param host: the host's name for messages; by default the machine's
     :param connect: returns an open ``libvirt.virConnect`` for the driver to use in place of a connection of its own to
@@ -34,7 +35,7 @@ def load_driver(conf: cfg.ConfigOpts, host: str | None = None,
         manages several hosts gives each host a directory of its own. The host's manager takes the directory from its
         driver, so both use the same one
     :raises InvalidConfiguration: there is no such driver, its code cannot be loaded (that error is the cause), it has
-        no use for ``connect``, the state directory cannot be made, or the driver refuses one of its own options
+        no use for ``connect``, the state directory cannot be used, or the driver refuses one of its own options
     :raises UnsafePath: users other than the service's can change the state directory
     """
     manager_options.register(conf)
@@ -48,11 +49,12 @@ def load_driver(conf: cfg.ConfigOpts, host: str | None = None,
     try:
         if not os.path.isabs(path):
             raise exception.InvalidConfiguration(manager_options.STATE_PATH, path, 'the path must be absolute')
-        ownfiles.make_directory(path)
+        with contextlib.suppress(FileNotFoundError):
+            ownfiles.check_directory(path)
     except ownfiles.NotOurs as error:
         raise exception.UnsafePath(error.filename, error.strerror) from error
     except OSError as error:
         raise exception.InvalidConfiguration(
-            manager_options.STATE_PATH, path, f'cannot be made or used: {error.strerror}') from error
+            manager_options.STATE_PATH, path, f'cannot be used: {error.strerror}') from error
     options = {} if connect is None else {'connect': connect}
     return cls(host or socket.gethostname(), conf, path, **options)

@@ -569,7 +569,8 @@ class LibvirtDriver(guests.Guests):
         :raises FileLocked: another process or thread still holds it
         :raises OSError: it cannot be used, or others can change it
         """
-        ownfiles.make_directory(self._locks)
+        for directory in (self.state_path, self._locks):        # each with mode 0700
+            ownfiles.make_directory(directory)
         lock = filelock.FileLock(self._lock_path(key))
         lock.acquire(max(0.0, timeout_s))
         return lock
