@@ -7,10 +7,12 @@ such a device reserved, and leaves it to others to clean the device and to end t
    (:meth:`.VirtDriver.cleaner_of_service`).
 #. When a device waits for its cleaning, the thread has the driver clean the noted one, by the same steps as a device of
    ours: under the device's lock, after the same questions about users, with a proof.
-#. It notes the device again, writes the proof into the history, and then the service hands out the device again.
+   Clean, it is as it was noted.
+#. It writes the proof into the history, and then the service hands out the device again.
 
-The reservation is the only mark that a device is not clean yet. A crash at any moment leaves it, and the next look
-begins with the first step again. The service is asked before the first byte changes, and again after the last one.
+The reservation is the only mark that a device is not clean yet. A crash at any moment leaves it, and the next start
+begins with the second step again. The service is asked before the first byte changes, and again after the last one. If
+it gives no answer then, the device is not cleaned again while no guest had it, and its proof counts.
 """
 
 from __future__ import annotations
@@ -87,10 +89,15 @@ class DeviceService(Protocol):
 
 
 class _Order(NamedTuple):
-    """What an operator says about a device: how it is proven clean, and the id of the request."""
+    """What an operator says about a device: how it is proven clean, and the id of the request.
+
+    It is about the device that was there then, and counts until the service gives that to a guest (``told``).
+    """
 
     how: str
     request_id: str | None
+    device: InventoryDevice
+    told: str
 
 
 class ServiceCleaning:
@@ -108,6 +115,9 @@ class ServiceCleaning:
         self._told: Mapping[DeviceKey, Cleanable] = {}
         self._there: Mapping[DeviceKey, InventoryDevice] = {}
         self._noted: dict[DeviceKey, tuple[str, str]] = {}  # what this process noted, and what the service told then
+        # What the service told of a device when this process proved it clean. An earlier proof says nothing of a guest
+        # that came after it: a reservation may be lifted by hand.
+        self._proven: dict[DeviceKey, str] = {}
         self._waiting: dict[DeviceKey, None] = {}
         self._working: set[DeviceKey] = set()
         self._orders: dict[DeviceKey, _Order] = {}
@@ -170,11 +180,12 @@ class ServiceCleaning:
             if key in self._working or self._told[key].state != WAITING or key not in self._there:
                 raise exception.NotAdmitted(str(target), 'it is being cleaned' if key in self._working else
                                             'it does not wait for its cleaning, or the host does not have it')
-            there = self._there[key].details
+            device, there = self._there[key], self._there[key].details
             if seen is not None and not (identity.alike(seen, there) or identity.same_device(seen, there)):
                 raise exception.NotAdmitted(str(target), 'the host has another device of this name than when you '
                                                          'asked, or nobody can tell: look again')
-            self._orders[key] = _Order(vocabulary.WIPE if word is None else word.how, public_calls.present())
+            self._orders[key] = _Order(vocabulary.WIPE if word is None else word.how, public_calls.present(), device,
+                                       self._told[key].told)
             self._waiting[key] = None
         self._workers.start()
         return Withheld(target, {vocabulary.UNPROVEN: Cause(0, 'the service keeps it reserved until it is clean',
@@ -257,8 +268,10 @@ class ServiceCleaning:
             return _AWAY
         if one.state == FREE:
             try:
-                if self._noted.get(key) != (self._there[key].details, one.told) or lent != one.told:
-                    self._note(key)
+                device = self._there[key]
+                if self._noted.get(key) != (device.details, one.told) or lent != one.told:
+                    self._note(device)
+                    self._noted[key] = device.details, one.told
             except exception.DeviceTrackError as error:
                 return f'it could not be cleaned after its next guest: {getattr(error, "reason", error)}'
             return None
@@ -269,26 +282,24 @@ class ServiceCleaning:
             self._waiting[key] = None
             return self._problems.get(key)      # until this try has ended
 
-    def _note(self, key: DeviceKey) -> None:
-        """Note durably which device the service hands out from now on.
+    def _note(self, device: InventoryDevice) -> None:
+        """Note durably which device the service hands out from now on. This ends its proof.
 
-        :raises DriverError: it could not be cleaned after a guest, or somebody uses it
+        :raises DriverError: it could not be cleaned after a guest, or somebody uses it, or another one is there
         """
         assert self._driver is not None
-        device = self._there[key]
         self._driver.realize(self._assignment(device))
-        self._noted[key] = device.details, self._told[key].told
 
     def _clean(self, key: DeviceKey) -> None:
         """Clean a device that waits, and let the service hand it out.
 
         :raises DeviceTrackError: it stays reserved
         """
-        assert self._driver is not None and self._service is not None
-        service, driver, device, told = self._service, self._driver, self._there[key], self._told[key].told
+        assert self._service is not None
+        service = self._service
         with self._lock.held():
             order = self._orders.pop(key, None)
-        how = vocabulary.WIPE if order is None else order.how
+            device, told = (self._there[key], self._told[key].told) if order is None else (order.device, order.told)
 
         def check(_assignment: object = None) -> None:
             if self._is_closed:
@@ -297,24 +308,41 @@ class ServiceCleaning:
             service.check_waits(key, told)
 
         check()
-        # A proof is here if the last step failed before. Noting the device again asks whether it still counts.
-        if order is not None or driver.proof_of(key, device.details) is None:
-            LOG.info('%s of the service had a guest and is cleaned now (%s)', key, how)
-            if order is not None and how == vocabulary.WIPE:
-                self._note(key)                 # the operator means the device that is there now
-            error = driver.prove([self._assignment(device)], how, check)[key]
-            if error is not None:
-                raise error
-        proof = driver.proof_of(key, device.details)
+        if order is not None or not self._is_proven(device, told):
+            self._prove(device, order, check)
+            self._proven[key] = told
+            check()
+        service.hand_out(key, told)
+        LOG.info('%s of the service is clean, and handed out again', key)
+
+    def _is_proven(self, device: InventoryDevice, told: str) -> bool:
+        """Whether this process proved a device clean, and only the service did not answer then."""
+        assert self._driver is not None
+        return (self._proven.get(device.key) == told
+                and self._driver.proof_of(device.key, device.details) is not None)
+
+    def _prove(self, device: InventoryDevice, order: _Order | None, check: Callable[..., None]) -> None:
+        """Clean a device, or take a word for it, and write its proof into the history.
+
+        :raises DeviceTrackError: it is not proven clean
+        """
+        assert self._driver is not None
+        driver, key = self._driver, device.key
+        how, request_id = (vocabulary.WIPE, None) if order is None else (order.how, order.request_id)
+        LOG.info('%s of the service had a guest and is cleaned now (%s)', key, how)
+        if order is not None and how == vocabulary.WIPE:
+            self._note(device)                  # the operator means the device that is there now
+        error = driver.prove([self._assignment(device)], how, check)[key]
+        if error is not None:
+            raise error
+        if (proof := driver.proof_of(key, device.details)) is None:
+            raise exception.NotProven(*key, 'somebody used it since it was cleaned')
         wiped = driver.wipes_of([key]).get(key) or Wiped(None, 0.0, '')
-        check()
-        self._note(key)
-        request_id = None if order is None else order.request_id
         self._store.set_withheld((), events=[Event(
             self._host.uuid, *key, events.WIPED, now_ms(), request_id=request_id,
-            details=wiped._replace(proof=proof or '').as_details())])
-        service.hand_out(key, told)
-        LOG.info('%s of the service is clean (%s), and handed out again', key, proof)
+            details=wiped._replace(proof=proof).as_details())])
+        if how != vocabulary.WIPE:
+            self._note(device)                  # nobody cleaned the noted one, and this may be another one
 
     def _assignment(self, device: InventoryDevice) -> DeviceAssignment:
         """The device in the form for drivers, without an owner, as one that was never made ready for a guest."""

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 import json
 import os
 from typing import Any
-import uuid
 
 import fixtures as base_fixtures
 
 from devicetrack import exception
 from devicetrack.engine import findings
-from devicetrack.objects import cleanable
 from devicetrack.objects import event as events
-from devicetrack.objects.cleanable import Cleanable
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestConfig
 from devicetrack.objects.values import Word
@@ -25,6 +21,7 @@ from devicetrack.testing import pci_guests
 from devicetrack.testing import pci_models
 from devicetrack.tests import base
 from devicetrack.tests.functional.claims import libvirt_hosts
+from devicetrack.tests.service_devices import ServiceDevices
 from devicetrack.tests.unit.cmd import program
 from devicetrack.virt.libvirt import guest_xml
 from devicetrack.virt.libvirt.driver import LibvirtDriver
@@ -34,47 +31,6 @@ from devicetrack.virt.libvirt.kinds import pci_of_service
 DISK, CARD = '0000:01:00.0', '0000:02:00.0'
 KEY = DeviceKey('pci', DISK)
 OLD = b'of its 1st owner'
-
-
-class Service:
-    """A service that reserves its devices when a guest gets them, and never ends that by itself, as Nova does."""
-
-    def __init__(self, *addresses: str) -> None:
-        self.reserved: set[str] = set()
-        self.users: dict[str, str] = {}
-        self.times = dict.fromkeys(addresses, 0)
-        self.handed_out: list[str] = []
-        self.before: dict[str, Callable[[], object]] = {}
-
-    def claim(self, address: str) -> str:
-        """Give a device to a guest, and reserve the device."""
-        self.users[address] = str(uuid.uuid4())
-        self.reserved.add(address)
-        self.times[address] += 1
-        return self.users[address]
-
-    def free(self, address: str) -> None:
-        del self.users[address]
-        self.times[address] += 1
-
-    def devices(self) -> dict[DeviceKey, Cleanable]:
-        self.before.pop('devices', lambda: None)()
-        return {DeviceKey('pci', address): Cleanable(
-            cleanable.USED if address in self.users else
-            cleanable.WAITING if address in self.reserved else cleanable.FREE, str(times))
-            for address, times in self.times.items()}
-
-    def check_waits(self, key: DeviceKey, told: str) -> None:
-        self.before.pop('check_waits', lambda: None)()
-        if key.identifier in self.users or key.identifier not in self.reserved or (
-                str(self.times[key.identifier]) != told):
-            raise exception.DeviceInUse(*key, 'the service gave it to an instance')
-
-    def hand_out(self, key: DeviceKey, told: str) -> None:
-        self.before.pop('hand_out', lambda: None)()
-        self.check_waits(key, told)
-        self.reserved.discard(key.identifier)
-        self.handed_out.append(key.identifier)
 
 
 class ServiceCleaningTestCase(base.TestCase):
@@ -96,7 +52,7 @@ class ServiceCleaningTestCase(base.TestCase):
         self.hardware.add_nvme(DISK, 'S1')
         self.controller = self.controllers.add(DISK)
         self.disk = self.controller.namespaces[1]
-        self.service = Service(DISK)
+        self.service = ServiceDevices(DISK)
 
     def start(self, **cleaning: Any) -> None:
         self.configuration.set('devicetrack_pci', sysfs_root=self.hardware.root, release_wait_s=0,
@@ -183,9 +139,7 @@ class ServiceCleaningTestCase(base.TestCase):
     def test_another_disk_in_the_slot_is_not_touched(self) -> None:
         self.start()
         self.use()
-        self.hardware.remove(DISK)
-        self.hardware.add_nvme(DISK, 'S2')
-        self.controllers.show(DISK)
+        self.swap('S2')
         self.check_stays('its serial is S2, recorded was S1')
         # Somebody who looks can have this one cleaned.
         self.host.manager.admit('pci', DISK, wipe=True)
@@ -310,6 +264,116 @@ class ServiceCleaningTestCase(base.TestCase):
         self.assertEqual([], self.look())
         self.assertEqual([DISK], self.service.handed_out)
 
+    def unanswered(self, call: str, times: int) -> None:
+        """Let the service give no answer to the so manieth call."""
+        def count() -> None:
+            if times > 1:
+                self.unanswered(call, times - 1)
+            else:
+                raise exception.HypervisorUnreachable('the service', 'no answer')
+
+        self.service.before[call] = count
+
+    def test_a_service_that_answers_again_is_told_of_a_disk_that_is_clean_already(self) -> None:
+        self.start()
+        self.use()
+        for call, times in (('hand_out', 1), ('hand_out', 1), ('check_waits', 1), ('hand_out', 1)):
+            self.unanswered(call, times)
+            self.assertIn('the service', self.said())
+        self.assertEqual([], self.service.handed_out)
+        self.assertEqual([], self.look())
+        self.assertEqual((True, [DISK], 1), (self.is_zero(), self.service.handed_out, len(self.wiped())))
+
+    def test_a_clean_disk_that_was_written_to_while_the_service_did_not_answer_is_cleaned_again(self) -> None:
+        self.start()
+        self.use()
+        self.unanswered('hand_out', 1)
+        self.look()
+        self.disk.fill(OLD)
+        self.hardware.write_to(f'{self.hardware.controller_of(DISK)}n1')
+        self.assertEqual([], self.look())
+        self.assertEqual((True, [DISK], 2), (self.is_zero(), self.service.handed_out, len(self.wiped())))
+
+    def test_a_clean_disk_that_another_one_replaced_while_the_service_did_not_answer_stays(self) -> None:
+        self.start()
+        self.use()
+        self.unanswered('hand_out', 1)
+        self.look()
+        self.swap('S2')
+        self.disk.fill(OLD)
+        for restarts in (False, True):
+            if restarts:
+                self.host.manager.close()
+                self.host.restart()
+            self.assertIn('its serial is S2, recorded was S1', self.said())
+            self.assertEqual(([], {DISK}, OLD), (self.service.handed_out, self.service.reserved,
+                                                 self.disk.content[:len(OLD)]))
+
+    def test_a_proof_from_before_a_guest_proves_nothing_after_it(self) -> None:
+        self.hardware.add(CARD, pci_models.E1000E)
+        self.service = ServiceDevices(CARD)
+        path, runs = os.path.join(self.temp_dir(), 'clean-it'), os.path.join(self.temp_dir(), 'runs')
+        with open(path, 'w') as file:
+            file.write(f'#!/bin/sh\necho >>{runs}\necho clean $2 $DEVICETRACK_TOKEN\n')
+        os.chmod(path, 0o700)
+        self.start(policy='program', program=path)
+        self.use(CARD)
+        # It is proven clean, and then the service does not answer. Somebody lifts the reservation by hand.
+        self.unanswered('check_waits', 3)
+        self.look()
+        self.assertEqual([], self.service.handed_out)
+        self.service.reserved.clear()
+        self.use(CARD)
+        self.assertEqual([], self.look())
+        self.assertEqual([CARD], self.service.handed_out)
+        with open(runs) as file:
+            self.assertEqual(2, len(file.readlines()))
+
+    def swap(self, serial: str) -> None:
+        self.hardware.remove(DISK)
+        self.hardware.add_nvme(DISK, serial)
+        self.controllers.show(DISK)
+
+    def one_after_the_other(self) -> None:
+        """Let the look end before what was ordered meanwhile."""
+        self.configuration.set('devicetrack', wipes_at_once=1)
+
+    def check_order_is_not_for_another_disk(self, **how: Any) -> None:
+        self.one_after_the_other()
+        self.start(policy='person' if 'word' in how else 'zero')
+        self.service.reserved.add(DISK)
+        self.said()
+
+        def ordered_before_the_exchange() -> None:
+            self.host.manager.admit('pci', DISK, **how)
+            self.swap('S2')
+            self.disk.fill(OLD)
+
+        self.service.before['devices'] = ordered_before_the_exchange
+        self.check_stays('its serial is S2, recorded was S1')
+        self.assertEqual(OLD, self.disk.content[:len(OLD)])
+
+    def test_an_order_to_wipe_is_for_the_disk_that_was_there_then(self) -> None:
+        self.check_order_is_not_for_another_disk(wipe=True)
+
+    def test_a_word_is_for_the_disk_that_was_there_then(self) -> None:
+        self.check_order_is_not_for_another_disk(word=Word('alice', 'degaussed'))
+
+    def test_an_order_is_over_when_a_guest_has_the_disk(self) -> None:
+        self.one_after_the_other()
+        self.start(policy='person')
+        self.use()
+        self.said()
+
+        def ordered_before_the_guest() -> None:
+            self.host.manager.admit('pci', DISK, word=Word('alice', 'degaussed'))
+            self.service.reserved.clear()
+            self.use()
+
+        self.service.before['devices'] = ordered_before_the_guest
+        self.check_stays('the service gave it to an instance')
+        self.check_stays('a person has to clean it')
+
     def test_after_a_restart_it_goes_on_with_what_was_noted(self) -> None:
         self.start()
         self.use()
@@ -341,6 +405,6 @@ class ServiceCleaningTestCase(base.TestCase):
         self.host.restart()
 
     def test_no_finding_and_no_directory_without_such_devices(self) -> None:
-        self.service = Service()
+        self.service = ServiceDevices()
         self.start()
         self.assertEqual([], self.look())
