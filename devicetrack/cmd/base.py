@@ -21,6 +21,7 @@ from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
+import itertools
 import os
 import re
 import sys
@@ -36,6 +37,7 @@ from oslo_config import cfg
 
 from devicetrack import exception
 from devicetrack import log
+from devicetrack.cmd import formatters
 from devicetrack.cmd import screen
 from devicetrack.objects import details as details_objects
 from devicetrack.pictures import moments
@@ -59,6 +61,9 @@ _UNLIMITED: Final = 1_000_000
 # For a table of two columns: the characters of its borders, and the least width of the second column.
 _BORDERS_OF_TWO: Final = 7
 _NARROWEST: Final = 20
+
+# So many rows of an answer that may have millions are one table.
+_PAGE: Final = 5000
 
 # These formatters print values as data. Every other formatter prints text for people, or cells of text.
 STRUCTURED: Final = ('json', 'yaml')
@@ -254,8 +259,11 @@ class Lister(Command, lister.Lister):
         for column in reversed(parsed_args.sort_columns):
             number = self.columns.index(column)
             rows.sort(key=_by(number), reverse=parsed_args.sort_direction == 'desc')
-        if parsed_args.formatter != 'table':
-            return self.columns, rows
+        return self._fitted(parsed_args, rows) if parsed_args.formatter == 'table' else (self.columns, rows)
+
+    def _fitted(self, parsed_args: argparse.Namespace,
+                rows: list[list[Any]]) -> tuple[Sequence[str], list[list[Any]]]:
+        """Return the columns and the cells of a table."""
         chosen = parsed_args.columns or ((self.in_long or self.columns) if parsed_args.long else self.in_table)
         filled = {name for row in rows for name, cell in zip(self.columns, row, strict=True) if cell != ''}
         if not parsed_args.columns:
@@ -281,6 +289,39 @@ class Lister(Command, lister.Lister):
             noun = 'column' if len(self._left_out) == 1 else 'columns'
             self.say(f'no room for the {noun} {", ".join(self._left_out)}: --long shows more, -c NAME chooses columns')
         return code
+
+
+class Stream(Lister):
+    """Base of commands that may list millions of things. They are never all in memory, unless the answer is sorted.
+
+    ``rows`` checks the request before it returns an iterator. With ``-f json`` each row is a line. A table that would
+    be very long is several tables, each with its own widths.
+    """
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+        _check_columns(parsed_args.columns, self.columns)
+        if parsed_args.sort_columns:
+            return super().take_action(parsed_args)
+        return self.columns, (cells([row[name] for name in self.columns], parsed_args.formatter)
+                              for row in self.rows(parsed_args))
+
+    def produce_output(self, *args: Any) -> int:
+        parsed_args, names, rows = args
+        if parsed_args.sort_columns:
+            return super().produce_output(*args)
+        if parsed_args.formatter == 'json':
+            self.formatter = formatters.JSONRows()
+        if parsed_args.formatter not in ('table', 'yaml'):          # cliff writes the others row by row
+            return super(Lister, self).produce_output(parsed_args, names, rows)
+        rows = iter(rows)
+        page = list(itertools.islice(rows, _PAGE))
+        while True:
+            of_page = argparse.Namespace(**vars(parsed_args))       # a table changes them when it is made to fit
+            code = super().produce_output(
+                of_page, *(self._fitted(of_page, page) if parsed_args.formatter == 'table' else (names, page)))
+            page = list(itertools.islice(rows, _PAGE))
+            if not page:
+                return code
 
 
 class Blocks(Lister):

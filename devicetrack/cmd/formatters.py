@@ -1,14 +1,17 @@
-"""The formatters of commands that show one thing: cliff's own, and CSV, which cliff only has for lists."""
+"""Formatters that cliff lacks: CSV for one thing, and JSON for a list that is too long for memory."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from collections.abc import Sequence
 import csv
+import json
 from typing import Any
 from typing import TextIO
 
 from cliff.formatters import base
+from cliff.formatters import json_format
 
 
 class CSVOne(base.SingleFormatter):
@@ -22,3 +25,15 @@ class CSVOne(base.SingleFormatter):
         writer = csv.writer(stdout, lineterminator='\n')
         writer.writerow(column_names)
         writer.writerow(data)
+
+
+class JSONRows(json_format.JSONFormatter):
+    """A list as JSON, written row by row: each row is a line."""
+
+    def emit_list(self, column_names: Sequence[str], data: Iterable[Sequence[Any]], stdout: TextIO,
+                  parsed_args: argparse.Namespace) -> None:
+        before = '[\n'
+        for row in data:
+            stdout.write(before + json.dumps(dict(zip(column_names, row, strict=True))))
+            before = ',\n'
+        stdout.write('[]\n' if before == '[\n' else '\n]\n')

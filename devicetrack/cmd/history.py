@@ -40,14 +40,15 @@ def moment(text: str) -> int:
             f'{text!r} is not a time like 2026-11-20, 2026-11-20T14:30 or 2026-11-20T14:30:00Z') from None
 
 
-class _History(base.Blocks):
-    """Base of both commands."""
+class History(base.Blocks):
+    """Base of the commands."""
 
-    columns = ('at', 'event', 'device', 'kind', 'identifier', 'scope', 'parent', 'host', 'instance_uuid',
-               'migration_uuid', 'from_host', 'to_host', 'claim_id', 'request_id', 'bytes', 'seconds', 'proof',
-               'reason', 'why', 'by', 'at_ms', 'number', 'host_uuid', 'before_since')
+    columns: tuple[str, ...] = (
+        'at', 'event', 'device', 'kind', 'identifier', 'scope', 'parent', 'host', 'instance_uuid', 'migration_uuid',
+        'from_host', 'to_host', 'claim_id', 'request_id', 'bytes', 'seconds', 'proof', 'reason', 'why', 'by', 'at_ms',
+        'number', 'host_uuid', 'before_since')
     in_table = ('at', 'event', 'device', 'instance_uuid')
-    in_block = tuple(name for name in columns if name not in ('claim_id', 'number', 'host_uuid'))
+    in_block: tuple[str, ...] = tuple(name for name in columns if name not in ('claim_id', 'number', 'host_uuid'))
     prose = ('why',)
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -57,12 +58,19 @@ class _History(base.Blocks):
                                  'event before it comes first, and is marked.')
         parser.add_argument('--until', metavar='TIME', type=moment, help='Only events before this time.')
 
-    def find(self, store: Store, parsed_args: argparse.Namespace, since_ms: int | None,
+    def source(self) -> Any:
+        """Return what has the events: a store, or the mirror of a fleet."""
+        return self.app.checked_store
+
+    def find(self, store: Any, parsed_args: argparse.Namespace, since_ms: int | None,
              until_ms: int | None) -> list[StoredEvent]:
-        """Return the events between two times."""
+        """Return the events between two times.
+
+        :param store: from :meth:`source`
+        """
         raise NotImplementedError
 
-    def check_known(self, store: Store, parsed_args: argparse.Namespace) -> None:
+    def check_known(self, store: Any, parsed_args: argparse.Namespace) -> None:
         """Check a name without events.
 
         :raises UnknownToStore: the store does not know the name at all
@@ -89,8 +97,8 @@ class _History(base.Blocks):
         since_ms, until_ms = parsed_args.since, parsed_args.until
         if since_ms is not None and until_ms is not None and since_ms >= until_ms:
             raise base.UsageError('--since is not before --until: nothing can have happened between them')
-        store = self.app.checked_store
-        names = records.names_of_hosts(store)
+        store = self.source()
+        names = {host.uuid: host.name for host in store.hosts()}
         found = self.find(store, parsed_args, since_ms, until_ms)
         standing = [] if since_ms is None else _standing(self.find(store, parsed_args, None, since_ms))
         shown = [*standing, *found]
@@ -113,7 +121,7 @@ class _History(base.Blocks):
         yield '; '.join(_said(row, self.device(row)))
 
 
-class DeviceHistory(_History):
+class DeviceHistory(History):
     """Show which instances had a device, and when: every change of its owner or its condition, the oldest first.
 
     For a parent, such as the PCI device of mediated devices, it shows this for all devices that the parent had.
@@ -159,7 +167,7 @@ class DeviceHistory(_History):
         return super().device(row) if row['identifier'] == self._identifier else f'device {row["device"]}'
 
 
-class InstanceHistory(_History):
+class InstanceHistory(History):
     """Show which devices an instance had, and when, on all hosts of the store, the oldest event first.
 
     The history outlives the assignments and the instance. It goes back as far as "[devicetrack] history_days" and
@@ -199,11 +207,11 @@ def _standing(before: Iterable[StoredEvent]) -> list[StoredEvent]:
     last: dict[tuple[str, str, str], StoredEvent] = {}
     for one in before:
         key = one.event.host_uuid, one.event.kind, one.event.identifier
-        if one.event.event in events.OWNING:
-            last[key] = one
-        elif one.event.event in events.ENDS_OWNING:
-            last.pop(key, None)
-    return sorted(last.values(), key=lambda one: one.number)
+        if one.event.event in (*events.OWNING, *events.ENDS_OWNING):
+            last.pop(key, None)                 # in the order of the last events
+            if one.event.event in events.OWNING:
+                last[key] = one
+    return list(last.values())
 
 
 def _ends(found: Iterable[StoredEvent]) -> dict[str, dict[str, str]]:

@@ -15,6 +15,14 @@ def utc(seconds: float) -> str:
     return _at(seconds, datetime.UTC).replace('+00:00', 'Z')
 
 
+def seconds(text: str | None) -> int | None:
+    """Read what :func:`utc` wrote; None for nothing, and for what is no time."""
+    try:
+        return None if text is None else int(datetime.datetime.fromisoformat(text).timestamp())
+    except (ValueError, OverflowError):
+        return None
+
+
 def _at(seconds: float, zone: datetime.tzinfo | None) -> str:
     try:
         return datetime.datetime.fromtimestamp(seconds, datetime.UTC).astimezone(zone).isoformat(timespec='seconds')

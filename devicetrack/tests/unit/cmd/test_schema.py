@@ -16,6 +16,7 @@ from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import WipeProgress
 from devicetrack.testing import fake
 from devicetrack.tests.unit.cmd.test_repair import RepairCommandTestCase
+from devicetrack.tests.unit.fleet import fleets
 
 D0, D1 = (DeviceKey(fake.VPMEM, name) for name in ('d0', 'd1'))
 SCHEMA = pathlib.Path(__file__).parents[4] / 'doc' / 'source' / 'cli' / 'schema.yaml'
@@ -109,9 +110,17 @@ class SchemaTestCase(RepairCommandTestCase):
         self.ask('migration check', '--instance', self.instance.uuid, '--host', 'compute-8', '--facts', str(facts))
 
     def _of_the_fleet(self) -> None:
+        url = f'sqlite:///{self.state_path}/mirror/mirror.sqlite'
+        fleet = self.useFixture(fleets.Fleet(url))
+        fleet.push(self.host, {'d0': 'S-1'})
         with open(self.program.config_file, 'a', encoding='utf-8') as file:
-            file.write(f'[devicetrack_fleet]\nconnection = sqlite:///{self.state_path}/mirror/mirror.sqlite\n')
+            file.write(f'[devicetrack_fleet]\nconnection = {url}\n')
         self.ask('fleet sync')
+        self.assertEqual(4, len(self.ask('fleet device list')))
+        self.assertTrue(self.ask('fleet device history', '--serial', 'S-1'))
+        self.assertTrue(self.ask('fleet instance history', self.instance.uuid))
+        fleet.grow_old(self.host, 3600)
+        self.assertEqual({'unknown'}, {one['status'] for one in self.ask('fleet device list')})
 
     def _in_the_place_of_the_manager(self) -> None:
         self.host.manager.close()

@@ -1,0 +1,70 @@
+"""What commands that read the mirror of a fleet have in common: their hosts, and how old the answer is."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Collection
+from collections.abc import Sequence
+from typing import Any
+from typing import Final
+
+from devicetrack.cmd import base
+from devicetrack.fleet.reading import Picture
+from devicetrack.fleet.reading import Reader
+from devicetrack.pictures import moments
+from devicetrack.pictures import natural
+
+# The columns that say how old the answer is. Every command that reads a mirror has them.
+AGE: Final = ('age_s', 'unknown_since')
+
+# A sentence names so many hosts.
+_SHOWN: Final = 10
+
+_UNITS: Final = (('d', 86400), ('h', 3600), ('min', 60))
+
+
+def add_hosts(parser: argparse.ArgumentParser) -> None:
+    """``--host``, for commands about several hosts of a fleet."""
+    parser.add_argument('--host', metavar='PATTERN', action='append', default=[],
+                        help="Only hosts whose names match this pattern of a shell, such as 'rack7-*'. May be "
+                             'repeated.')
+
+
+def reader(app: Any) -> Reader:
+    """Return the reader of the mirror.
+
+    :raises InvalidConfiguration: no option names a mirror
+    :raises SchemaMismatch, StoreUnavailable: it cannot be read
+    """
+    return Reader(app.mirror)
+
+
+def in_order(pictures: Collection[Picture]) -> list[Picture]:
+    return sorted(pictures, key=lambda one: (natural.key(one.name), one.uuid))
+
+
+def age_fields(picture: Picture) -> dict[str, Any]:
+    """Return the values of the columns ``AGE``."""
+    since = picture.unknown_since
+    return {'age_s': picture.age_s, 'unknown_since': None if since is None else base.Moment(since)}
+
+
+def age(seconds: int) -> str:
+    """Return an age for people, in one unit."""
+    return next((f'{seconds // size} {unit}' for unit, size in _UNITS if seconds >= 2 * size), f'{seconds} s')
+
+
+def say_age(command: base.Command, pictures: Sequence[Picture]) -> None:
+    """Tell people how old an answer is, and which of its hosts are unknown. Then the command needs attention."""
+    live = [one.age_s for one in pictures if not one.is_silent]
+    if live:
+        ages = list(dict.fromkeys(map(age, (min(live), max(live)))))
+        command.say(f'as {base.count(len(live), "host")} looked {" to ".join(ages)} ago')
+    silent = sorted((one for one in pictures if one.is_silent), key=lambda one: -one.age_s)
+    if silent:
+        command.exit_code = base.ATTENTION
+        named = ', '.join(f'{one.name} since {moments.local(one.read_at)}' for one in silent[:_SHOWN])
+        more = f' and {len(silent) - _SHOWN} more' if len(silent) > _SHOWN else ''
+        command.say(f'unknown, because they are silent: {named}{more}')
+    if not pictures:
+        command.say('the mirror has no host: run devicetrack-manage fleet push on the hosts')

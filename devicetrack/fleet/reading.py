@@ -1,0 +1,202 @@
+"""Reads a mirror: the devices of a fleet, who has them and who had them, and how old each host's picture is.
+
+It reads only. The answers come in pieces of some hosts, so that a fleet is never in memory as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from collections.abc import Iterator
+from collections.abc import Sequence
+import fnmatch
+import json
+from typing import Any
+from typing import Final
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from devicetrack import exception
+from devicetrack.claims import report
+from devicetrack.fleet import models
+from devicetrack.fleet.mirror import Mirror
+from devicetrack.objects.event import Event
+from devicetrack.store.api import StoredEvent
+
+# A host that was silent for so many of its intervals is unknown: nobody knows which of its devices are free.
+SILENT_INTERVALS: Final = 3
+
+_MS: Final = 1000
+# So many hosts are read with one statement.
+_HOSTS: Final = 20
+
+_HOST: Final = models.fleet_hosts.c
+_DEVICE: Final = models.fleet_devices.c
+_PART: Final = models.fleet_parts.c
+_EVENT: Final = models.fleet_events.c
+
+_PICTURES: Final = sa.select(
+    _HOST.host_uuid, _HOST.name, _HOST.group_name, _HOST.report_only, _HOST.interval_s,
+    _HOST.read_at_ms, models.now_ms(), _HOST.forgotten_at_ms)
+_IN_ORDER: Final = _EVENT.at_ms, _EVENT.host_uuid, _EVENT.number
+_EVENTS: Final = sa.select(_EVENT.number, *[_EVENT[name] for name in Event._fields]).order_by(*_IN_ORDER)
+
+
+class Picture(NamedTuple):
+    """How a host showed itself at its last push. ``age_s`` is by the clock of the mirror's server, as ``read_at`` is.
+
+    ``report_only`` says why the host takes no claims; None if it takes them.
+    """
+
+    uuid: str
+    name: str
+    group: str
+    report_only: str | None
+    read_at: float
+    age_s: int
+    is_silent: bool
+    is_forgotten: bool
+
+    @property
+    def unknown_since(self) -> float | None:
+        """Since when nobody knows the state of its devices; None while it pushes."""
+        return self.read_at if self.is_silent else None
+
+
+class Wanted(NamedTuple):
+    """Which devices a question is about. None and an empty collection mean any."""
+
+    serial: str | None = None
+    instance_uuid: str | None = None
+    resource_class: str | None = None
+    kind: str | None = None
+    parent: str | None = None
+    statuses: Collection[str] = ()
+
+
+class Mirrored(NamedTuple):
+    """A line of a host's inventory in the mirror.
+
+    ``status`` is ``unknown`` if the host is silent. ``line`` is what ``device list`` printed on the host, as data.
+    """
+
+    picture: Picture
+    status: str
+    serial: str | None
+    line: dict[str, Any]
+
+
+class Reader:
+    """Answers questions from a mirror.
+
+    Every method raises SchemaMismatch or StoreUnavailable if the mirror cannot be read.
+    """
+
+    def __init__(self, mirror: Mirror) -> None:
+        mirror.terms()
+        self._mirror = mirror
+
+    # -- hosts ---------------------------------------------------------------------------------------------------------
+
+    def hosts(self) -> list[Picture]:
+        """All hosts that the mirror knows, also those that are forgotten."""
+        return [Picture(uuid, name, group, report_only, read_at_ms / _MS, max(0, (now_ms - read_at_ms) // _MS),
+                        now_ms - read_at_ms > SILENT_INTERVALS * interval_s * _MS, forgotten_at_ms is not None)
+                for uuid, name, group, report_only, interval_s, read_at_ms, now_ms, forgotten_at_ms
+                in self._mirror.rows(_PICTURES)]
+
+    def pictures(self, patterns: Collection[str] = ()) -> list[Picture]:
+        """The hosts that are not forgotten, or those whose names match a pattern of a shell.
+
+        :raises BadRequest: a pattern matches none
+        """
+        known = [one for one in self.hosts() if not one.is_forgotten]
+        for pattern in patterns:
+            if not any(fnmatch.fnmatchcase(one.name, pattern) for one in known):
+                raise exception.BadRequest('host', pattern, 'no host of the mirror has such a name; see '
+                                                            'devicetrack-manage fleet host list')
+        return [one for one in known if not patterns or any(
+            fnmatch.fnmatchcase(one.name, pattern) for pattern in patterns)]
+
+    # -- devices -------------------------------------------------------------------------------------------------------
+
+    def devices(self, pictures: Sequence[Picture], wanted: Wanted) -> Iterator[Mirrored]:
+        """The devices of some hosts, host by host in their order."""
+        conditions = [_DEVICE[name] == value for name, value in wanted._asdict().items()
+                      if name != 'statuses' and value is not None]
+        is_rare = wanted.serial is not None or wanted.instance_uuid is not None
+        for some in _pieces(pictures, len(pictures) if is_rare else _HOSTS):
+            by_uuid = {one.uuid: (number, one) for number, one in enumerate(some)}
+            statement = sa.select(_DEVICE.host_uuid, _DEVICE.position, _DEVICE.status, _DEVICE.serial,
+                                  _DEVICE.line).where(_DEVICE.host_uuid.in_(by_uuid), *conditions)
+            if wanted.statuses:
+                silent = [one.uuid for one in some if one.is_silent and report.UNKNOWN in wanted.statuses]
+                statement = statement.where(sa.or_(_DEVICE.status.in_(wanted.statuses), _DEVICE.host_uuid.in_(silent)))
+            for uuid, _position, status, serial, line in sorted(
+                    self._mirror.rows(statement), key=lambda row: (by_uuid[row.host_uuid][0], row.position)):
+                picture = by_uuid[uuid][1]
+                shown = report.UNKNOWN if picture.is_silent else status
+                if not wanted.statuses or shown in wanted.statuses:
+                    yield Mirrored(picture, shown, serial, json.loads(line))
+
+    def is_known(self, host_uuids: Collection[str] = (), *, name: str | None = None, kind: str | None = None,
+                 serial: str | None = None, instance_uuid: str | None = None) -> bool:
+        """Whether a line of a host has all of these. A name is that of a device or of a parent.
+
+        :param host_uuids: only on these hosts; empty means all
+        """
+        return bool(self._mirror.rows(sa.select(sa.literal(1)).select_from(models.fleet_devices).where(
+            *_like(_DEVICE, host_uuids, name=name, kind=kind, serial=serial, instance_uuid=instance_uuid)).limit(1)))
+
+    # -- events --------------------------------------------------------------------------------------------------------
+
+    def events(self, since_ms: int | None, until_ms: int | None, *, name: str | None = None, kind: str | None = None,
+               serial: str | None = None, instance_uuid: str | None = None,
+               host_uuids: Collection[str] = ()) -> list[StoredEvent]:
+        """The events of a device or a parent, of a serial number or of an instance, on all hosts; the oldest first.
+
+        Each of two hosts tells the time by its own clock.
+
+        :param host_uuids: only on these hosts; empty means all
+        """
+        conditions = _like(_EVENT, host_uuids, name=name, kind=kind, serial=serial, instance_uuid=instance_uuid)
+        if since_ms is not None:
+            conditions.append(_EVENT.at_ms >= since_ms)
+        if until_ms is not None:
+            conditions.append(_EVENT.at_ms < until_ms)
+        return [StoredEvent(number, Event(*fields))
+                for number, *fields in self._mirror.rows(_EVENTS.where(*conditions))]
+
+    # -- parts ---------------------------------------------------------------------------------------------------------
+
+    def parts(self, pictures: Sequence[Picture],
+              names: Collection[str]) -> Iterator[tuple[Picture, dict[str, Any]]]:
+        """What some hosts said beside their devices, by the names of the parts; host by host in their order.
+
+        The parts of a host are of one push.
+        """
+        for some in _pieces(pictures, _HOSTS):
+            found: dict[str, dict[str, Any]] = {one.uuid: {} for one in some}
+            for uuid, part, document in self._mirror.rows(
+                    sa.select(_PART.host_uuid, _PART.part, _PART.document).where(
+                        _PART.host_uuid.in_(list(found)), _PART.part.in_(names))):
+                found[uuid][part] = json.loads(document)
+            for one in some:
+                yield one, found[one.uuid]
+
+
+def _like(columns: Any, host_uuids: Collection[str], *, name: str | None,
+          **wanted: str | None) -> list[sa.ColumnElement[bool]]:
+    """The conditions for rows of some hosts, or of all, with a name and these values. None means any."""
+    found: list[sa.ColumnElement[bool]] = [columns[column] == value for column, value in wanted.items()
+                                           if value is not None]
+    if name is not None:
+        found.append(sa.or_(columns.identifier == name, columns.parent == name))
+    if host_uuids:
+        found.append(columns.host_uuid.in_(host_uuids))
+    return found
+
+
+def _pieces(pictures: Sequence[Picture], size: int) -> Iterator[Sequence[Picture]]:
+    for start in range(0, len(pictures), size or 1):
+        yield pictures[start:start + size]

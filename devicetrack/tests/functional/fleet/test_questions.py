@@ -1,0 +1,205 @@
+"""The commands that read a mirror, on each database."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+import uuid
+
+import sqlalchemy as sa
+
+from devicetrack.cmd import base as cmd_base
+from devicetrack.fleet import models
+from devicetrack.testing import databases
+from devicetrack.testing import fixtures
+from devicetrack.tests import base
+from devicetrack.tests.unit.cmd import program
+from devicetrack.tests.unit.fleet import fleets
+
+
+class QuestionsTestCase(base.TestCase):
+    """A fleet of some hosts, each with its own store."""
+
+    scenarios = databases.SCENARIOS
+    database: type[databases.StoreFixture]
+
+    def setUp(self) -> None:
+        super().setUp()
+        fixture = self.useFixture(self.database(synced=False))
+        url = fixture.conf.devicetrack_database.connection or f'sqlite:///{getattr(fixture, "path", "")}'
+        self.fleet = self.useFixture(fleets.Fleet(url))
+
+    def host(self, name: str, **options: Any) -> fixtures.Host:
+        return self.useFixture(fixtures.Host(
+            name=name, configuration=self.useFixture(fixtures.Configuration(machine=name)), **options))
+
+
+class DeviceListTestCase(QuestionsTestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.ten, self.seven = self.host('rack2-10', devices=2, parents={'gpu': 4}), self.host('rack1-7', devices=2)
+        self.ten.manager.cordon('vpmem', 'd1', reason='firmware')
+        self.instance = self.ten.spawn(pmem=1)
+        self.fleet.push(self.ten, {'d0': 'S-10'})
+        self.fleet.push(self.seven)
+
+    def names(self, *arguments: str) -> list[tuple[str, str]]:
+        return [(one['host'], one['identifier']) for one in self.fleet.ask('fleet', 'device', 'list', *arguments)
+                if one['kind'] == 'vpmem']
+
+    def test_the_lines_are_those_of_the_hosts_in_the_order_of_names_and_say_their_age(self) -> None:
+        found = self.fleet.ask('fleet', 'device', 'list')
+        self.assertEqual(['rack1-7', 'rack2-10'], list(dict.fromkeys(one['host'] for one in found)))
+        self.assertEqual({None}, {one['unknown_since'] for one in found})
+        self.assertEqual([], [one for one in found if not 0 <= one['age_s'] <= 60])
+        told = {one['identifier']: one['status'] for one in found if one['host'] == 'rack2-10'}
+        self.assertEqual(('held', 'withheld'), (told['d0'], told['d1']))
+        self.assertEqual(sum(len(self.own(one)) for one in (self.ten, self.seven)), len(found))
+        for own in self.own(self.ten):
+            self.assertIn(own, [{name: one[name] for name in own} for one in found])
+
+    def own(self, host: fixtures.Host) -> list[dict[str, Any]]:
+        """What ``device list`` prints on a host."""
+        lines: list[dict[str, Any]] = self.useFixture(
+            program.Program(host.configuration, host.machine)).ask('device', 'list')
+        return lines
+
+    def test_each_option_leaves_out_the_others(self) -> None:
+        of_ten = ('rack2-10', 'd0')
+        for option in (['--serial', 'S-10'], ['--instance', self.instance.uuid.upper()], ['--status', 'held'],
+                       ['--host', '*-10', '--status', 'held', '--status', 'missing']):
+            self.assertEqual([of_ten], self.names(*option), str(option))
+        self.assertEqual([('rack1-7', 'd0'), ('rack1-7', 'd1'), of_ten, ('rack2-10', 'd1')],
+                         self.names('--class', 'CUSTOM_PMEM_NAMESPACE_4GB'))
+        self.assertEqual({'gpu'}, {one['parent'] for one in self.fleet.ask(
+            'fleet', 'device', 'list', '--parent', 'mdev/gpu')})
+        self.assertEqual([], self.names('--parent', 'vpmem/gpu'))
+        answer = self.fleet.run('fleet', 'device', 'list', '--host', 'rack9-*')
+        self.assertEqual(cmd_base.USAGE, answer.code)
+        self.assertIn('rack9-*', answer.err)
+
+    def test_no_device_of_a_silent_host_is_free(self) -> None:
+        self.fleet.grow_old(self.seven, 179)
+        self.assertEqual([], self.names('--status', 'unknown'))
+        self.fleet.grow_old(self.seven, 3600)
+        answer = self.fleet.run('fleet', 'device', 'list', '-f', 'json')
+        self.assertEqual(cmd_base.ATTENTION, answer.code)
+        silent = [one for one in answer.data if one['host'] == 'rack1-7']
+        self.assertEqual({'unknown'}, {one['status'] for one in silent})
+        self.assertNotIn(None, {one['unknown_since'] for one in silent})
+        answer = self.fleet.run('fleet', 'device', 'list', '-f', 'json', '--status', 'free', '--status',
+                                'creatable')
+        self.assertEqual({'rack2-10'}, {one['host'] for one in answer.data})
+        answer = self.fleet.run('fleet', 'device', 'list', '-f', 'json', '--status', 'unknown', '--status', 'held')
+        self.assertEqual({('rack1-7', 'unknown'), ('rack2-10', 'held')},
+                         {(one['host'], one['status']) for one in answer.data})
+        table = self.fleet.run('fleet', 'device', 'list', '--host', 'rack1-7')
+        self.assertIn('unknown', table.out)
+        self.assertIn('free when it was last read', ' '.join(table.column(
+            next(line for line in table.out.splitlines() if 'reasons' in line).split('|')[-2].strip()).split()))
+        self.assertIn('silent: rack1-7 since', table.err)
+
+    def test_a_table_fits_80_columns_and_says_the_age_beside_it(self) -> None:
+        answer = self.fleet.run('fleet', 'device', 'list')
+        self.assertEqual(cmd_base.OK, answer.code)
+        self.assertLessEqual(max(map(len, answer.out.splitlines())), 80)
+        self.assertIn(self.instance.uuid, answer.out)
+        self.assertIn('cordoned: firmware', ' '.join(answer.out.replace('|', ' ').split()))
+        self.assertIn('as 2 hosts looked', answer.err)
+
+    def test_every_form_has_every_line(self) -> None:
+        lines = self.fleet.ask('fleet', 'device', 'list')
+        self.assertEqual(lines, json.loads(self.fleet.run('fleet', 'device', 'list', '-f', 'json', '--noindent').out))
+        self.assertEqual([{'host': one['host'], 'identifier': one['identifier']} for one in lines],
+                         self.fleet.ask('fleet', 'device', 'list', '-c', 'identifier', '-c', 'host'))
+        self.assertEqual([], self.fleet.ask('fleet', 'device', 'list', '--serial', 'nobody'))
+        for form in ('csv', 'value', 'yaml'):
+            out = self.fleet.run('fleet', 'device', 'list', '-f', form, '-c', 'host').out
+            self.assertEqual(len(lines), out.count('rack'), form)
+        ordered = self.fleet.ask('fleet', 'device', 'list', '--sort-column', 'identifier', '--class',
+                                 'CUSTOM_PMEM_NAMESPACE_4GB')
+        self.assertEqual(['d0', 'd0', 'd1', 'd1'], [one['identifier'] for one in ordered])
+
+    def test_it_needs_the_mirror_alone_and_says_when_there_is_none(self) -> None:
+        answer = self.fleet.program.run('fleet', 'device', 'list')
+        self.assertEqual(cmd_base.ERROR, answer.code)
+        self.assertIn('[devicetrack_fleet] connection', answer.err)
+
+
+class HistoryTestCase(QuestionsTestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.one, self.two = self.host('one', devices=1), self.host('two', devices=1)
+        self.first, self.second = self.one.spawn(pmem=1), self.two.spawn(pmem=1)
+        self.one.delete(self.first)
+        # The same module was moved from a host to another.
+        self.fleet.push(self.one, {'d0': 'S-1'})
+        self.fleet.push(self.two, {'d0': 'S-1'})
+
+    def test_a_serial_number_is_followed_over_hosts_and_after_deletion(self) -> None:
+        found = self.fleet.ask('fleet', 'device', 'history', '--serial', 'S-1')
+        self.assertEqual({('one', self.first.uuid), ('two', self.second.uuid)},
+                         {(one['host'], one['instance_uuid']) for one in found})
+        self.assertEqual(sorted(one['at_ms'] for one in found), [one['at_ms'] for one in found])
+        self.assertEqual({'one'}, {one['host'] for one in self.fleet.ask(
+            'fleet', 'device', 'history', '--serial', 'S-1', '--host', 'one')})
+        self.assertEqual([], [one for one in found if not 0 <= one['age_s'] <= 60 or one['unknown_since']])
+
+    def test_it_is_that_of_the_hosts_own_commands(self) -> None:
+        ours = self.useFixture(program.Program(self.one.configuration, self.one.machine))
+        for question in (['instance', 'history', self.first.uuid], ['device', 'history', 'vpmem/d0', '--host', 'one']):
+            there = ours.ask(*question)
+            here = self.fleet.ask('fleet', *question)
+            self.assertTrue(there)
+            self.assertEqual(there, [{name: one[name] for name in there[0]} for one in here])
+            self.assertEqual(ours.run(*question).out, self.fleet.run('fleet', *question).out)
+
+    def test_a_forgotten_host_keeps_its_history(self) -> None:
+        self.fleet.forget(self.one)
+        found = self.fleet.ask('fleet', 'instance', 'history', self.first.uuid)
+        self.assertEqual({'one'}, {one['host'] for one in found})
+        self.assertNotIn('one', {one['host'] for one in self.fleet.ask('fleet', 'device', 'list')})
+
+    def test_what_was_before_comes_first_with_since(self) -> None:
+        last = self.fleet.ask('fleet', 'instance', 'history', self.second.uuid)[-1]
+        found = self.fleet.ask('fleet', 'device', 'history', 'd0', '--since', '2100-01-01')
+        self.assertEqual([{**last, 'before_since': True}], [{**one, 'age_s': last['age_s']} for one in found])
+
+    def test_an_unknown_name_is_an_error_and_a_silent_host_needs_attention(self) -> None:
+        for question in (['device', 'history', '--serial', 'nobody'], ['device', 'history', 'd9'],
+                         ['instance', 'history', str(uuid.UUID(int=5))], ['device', 'history', 'd0', '--host', 'x'],
+                         ['device', 'history'], ['device', 'history', 'd0', '--serial', 'S-1']):
+            self.assertEqual(cmd_base.USAGE, self.fleet.run('fleet', *question).code, str(question))
+        self.fleet.grow_old(self.two, 3600)
+        answer = self.fleet.run('fleet', 'device', 'history', '--serial', 'S-1', '-f', 'json')
+        self.assertEqual(cmd_base.ATTENTION, answer.code)
+        self.assertIn('silent: two since', answer.err)
+
+
+class StatementsTestCase(QuestionsTestCase):
+
+    def test_a_question_about_one_device_takes_as_many_statements_in_a_large_fleet(self) -> None:
+        host = self.host('compute', devices=1)
+        self.fleet.push(host, {'d0': 'S-1'})
+        before = self.statements('--serial', 'S-1')
+        row = dict(self.fleet.mirror.rows(sa.select(models.fleet_hosts))[0]._mapping)
+        self.fleet.mirror.transact(lambda connection: connection.execute(sa.insert(models.fleet_hosts), [
+            {**row, 'host_uuid': str(uuid.UUID(int=number)), 'name': f'compute-{number}'} for number in range(300)]))
+        self.assertEqual(before, self.statements('--serial', 'S-1'))
+        self.assertEqual(before, self.statements('--host', 'compute'))
+
+    def statements(self, *arguments: str) -> int:
+        seen: list[str] = []
+
+        def note(_connection: Any, _cursor: Any, statement: str, *_others: Any) -> None:
+            if 'fleet_' in statement:
+                seen.append(statement)
+
+        sa.event.listen(sa.Engine, 'after_cursor_execute', note)
+        self.addCleanup(sa.event.remove, sa.Engine, 'after_cursor_execute', note)
+        self.assertEqual('d0', self.fleet.ask('fleet', 'device', 'list', *arguments)[0]['identifier'])
+        sa.event.remove(sa.Engine, 'after_cursor_execute', note)
+        self._cleanups.pop()
+        return len(seen)
