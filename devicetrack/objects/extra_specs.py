@@ -5,7 +5,7 @@
 with a number, in the order of the guest; it is read where the host has such names. ``hw:pci_numa_affinity_policy`` says
 how strictly devices follow the guest's NUMA nodes, and so does the image's ``hw_pci_numa_affinity_policy``.
 ``trait:NAME`` and the grouped ``trait_GROUP:NAME`` limit the devices; they are read where no scheduler follows them.
-All other extra specs and properties are ignored.
+All other extra specs and properties are ignored, but for those that are one of these with a mistake.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Container
 from collections.abc import Mapping
+import difflib
 import functools
 import re
 from typing import Any
@@ -42,6 +43,8 @@ _POLICY_OF_IMAGE = 'hw_pci_numa_affinity_policy'
 ALIAS = 'pci_passthrough:alias'
 # It asks other software (Cyborg) for accelerators, and does not name their classes.
 ACCELERATORS = 'accel:device_profile'
+# How alike a mistaken name and the right one are. Compute services have "hw:pmu", whose likeness to "hw:pmem" is 0.77.
+_ALIKE = 0.85
 _NAMESPACE = vocabulary.pmem_resource_class('')
 _FLAVORS = 100                              # a region has some dozens, and a claim reads one of them
 _DIGITS = 32                                # Python has an error of its own for numbers of thousands of digits
@@ -144,9 +147,22 @@ def read(extra_specs: Mapping[str, str], aliases: Mapping[str, PCIAlias] | None 
                 raise exception.BadRequest(name, value, 'a resource class has capital letters, digits and _ only')
             if resource_class not in OF_THE_SERVICE:
                 amounts[resource_class] = amounts.get(resource_class, 0) + _amount(name, value)
+        elif (meant := _meant(name)) is not None:
+            raise exception.BadRequest(name, value, f'there is no such extra spec; is it {meant}?')
     for resource_class in namespaces:
         amounts[resource_class] = amounts.get(resource_class, 0) + 1
     return Needs(namespaces, functions, amounts, policy)
+
+
+@functools.lru_cache(_FLAVORS)
+def _meant(name: str) -> str | None:
+    """Return the extra spec that a name has a mistake in. A guest would start without the devices."""
+    if _GROUPED.fullmatch(name):
+        return None
+    prefix, colon, rest = name.partition(':')
+    whole = difflib.get_close_matches(name, (_PMEM, ALIAS, _POLICY), 1, _ALIKE)
+    start = difflib.get_close_matches(prefix, ('resources', 'trait'), 1, _ALIKE)
+    return whole[0] if whole else f'{start[0]}:{rest}' if start and colon else None
 
 
 class Limited(NamedTuple):

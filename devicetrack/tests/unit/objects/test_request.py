@@ -46,7 +46,10 @@ class ExtraSpecsTestCase(base.TestCase):
         ('both ways', {'hw:pmem': '4GB', f'resources:{A}': '1'}, (A,), {A: 2}, None),
         ('a policy', {'hw:pci_numa_affinity_policy': 'legacy'}, (), {}, 'legacy'),
         ('a policy about sockets', {'hw:pci_numa_affinity_policy': 'socket'}, (), {}, 'socket'),
-        ('not quite a resource', {'resources': '1', 'resourcesX': '1', 'resources.A:VGPU': '1'}, (), {}, None),
+        ('those of others that look alike',
+         dict.fromkeys(('hw:pmu', 'hw:mem_page_size', 'hw:cpu_policy', 'hw_rng:rate_bytes', 'quota:memory_reservation',
+                        'accel:device_profile', 'group_policy', 'pmem', 'pci_weigher:alias'), '1'), (), {}, None),
+        ('not quite a resource', {'resources': '1', 'resourcesX': '1'}, (), {}, None),
         names=('specs', 'order', 'amounts', 'policy'))
 
     def test_say(self):
@@ -67,6 +70,14 @@ class BadExtraSpecsTestCase(base.TestCase):
         ('a class in small letters', 'resources:vgpu', '1'),
         ('a class and a line break', 'resources:VGPU\n', '1'),
         ('no such policy', 'hw:pci_numa_affinity_policy', 'sometimes'),
+        ('a name with a mistake', 'hw:pmen', '4GB'),
+        ('a letter too few', 'hw:pme', '4GB'),
+        ('another prefix', 'hw_pmem', '4GB'),
+        ('the policy of images', 'hw_pci_numa_affinity_policy', 'required'),
+        ('two names', 'pci_passthrough:aliases', 'gpu:1'),
+        ('one resource', 'resource:VGPU', '1'),
+        ('a group that placement has not', 'resources.A:VGPU', '1'),
+        ('a letter too few of a trait', 'tait:CUSTOM_X', 'required'),
         names=('name', 'value'))
 
     def test_are_refused_by_name(self):
