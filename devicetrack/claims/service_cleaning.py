@@ -177,7 +177,8 @@ class ServiceCleaning:
             raise exception.BadRequest('device', str(target), 'the service hands it out, and keeps it reserved until '
                                        'it is clean: use --wipe, or --clean-by-my-word REASON')
         with self._lock.held():
-            if key in self._working or self._told[key].state != WAITING or key not in self._there:
+            if key in self._working or key not in self._told or self._told[key].state != WAITING or (
+                    key not in self._there):
                 raise exception.NotAdmitted(str(target), 'it is being cleaned' if key in self._working else
                                             'it does not wait for its cleaning, or the host does not have it')
             device, there = self._there[key], self._there[key].details
@@ -299,6 +300,8 @@ class ServiceCleaning:
         service = self._service
         with self._lock.held():
             order = self._orders.pop(key, None)
+            if key not in self._told or key not in self._there:         # a look has found that meanwhile
+                raise exception.DeviceGone(*key, _AWAY)
             device, told = (self._there[key], self._told[key].told) if order is None else (order.device, order.told)
 
         def check(_assignment: object = None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from typing import Any
+import uuid
 
 import fixtures as base_fixtures
 
@@ -215,6 +216,22 @@ class ServiceCleaningTestCase(base.TestCase):
         self.assertEqual([CARD], [address for address, _methods in self.hardware.resets])
         self.assertEqual('e1000e', self.hardware.driver_of(CARD))
 
+    def test_a_card_whose_virtual_function_a_guest_has_is_not_touched(self) -> None:
+        self.hardware.add_igb(CARD)
+        self.service = ServiceDevices(CARD)
+        self.start(policy='none')
+        self.use(CARD)
+        [part] = self.hardware.make_vfs(CARD, 1)
+        guest = str(uuid.uuid4())
+        self.host.machine.connection.defineXML(libvirt_fixtures.guest(guest, GuestConfig(
+            (guest_xml.pci_hostdev(part, 'yes'),), ''))).create()
+        self.hardware.resets.clear()
+        self.assertIn(f'names {part}, which is a part of it', self.said())
+        self.assertEqual(([], []), (self.service.handed_out, self.hardware.resets))
+        self.host.machine.delete_guest(guest)
+        self.look()
+        self.assertEqual([CARD], self.service.handed_out)
+
     def test_a_program_of_the_operator_cleans(self) -> None:
         path = os.path.join(self.temp_dir(), 'clean-it')
         with open(path, 'w') as file:
@@ -224,6 +241,25 @@ class ServiceCleaningTestCase(base.TestCase):
         self.use()
         self.assertEqual([], self.look())
         self.assertEqual([DISK], self.service.handed_out)
+
+    def test_a_disk_that_leaves_while_it_waits_for_the_end_of_another_cleaning(self) -> None:
+        self.one_after_the_other()
+        self.hardware.add_nvme(CARD, 'S2')
+        self.controllers.add(CARD)
+        self.service = ServiceDevices(DISK, CARD)
+        self.start()
+        self.use()
+        self.use(CARD)
+
+        def leaves() -> None:
+            self.hardware.remove(CARD)
+            del self.service.times[CARD]
+            self.host.manager.look_after(self.service)
+
+        self.service.before['check_waits'] = leaves
+        with self.assertNoLogs('devicetrack.claims.workers'):
+            self.look()
+        self.assertEqual((True, [DISK], []), (self.is_zero(), self.service.handed_out, self.look()))
 
     # -- beside the service -------------------------------------------------------------------------------------------
 
