@@ -324,6 +324,54 @@ class PostgreSQLServer(Server):
         self.administer(f'DROP DATABASE {name} WITH (FORCE)')
 
 
+class PgBouncer(Server):
+    """The distribution's pgbouncer in front of a PostgreSQL server, with the same account.
+
+    :param server: the PostgreSQL server behind it
+    :param mode: the option ``pool_mode``
+    :param size: the connections to the server, for each database
+    :param clients: as many connections it takes
+    """
+
+    kind = 'pgbouncer'
+    package = 'pgbouncer'
+    ready = 'process up'
+    stop_signal = signal.SIGTERM
+    orphan_signal = 'TERM'
+
+    def __init__(self, server: Server, mode: str, size: int = 20, clients: int = 100) -> None:
+        super().__init__()
+        self._server, self._mode, self._size, self._clients = server, mode, size, clients
+
+    @property
+    def socket(self) -> str:
+        return os.path.join(self.directory, '.s.PGSQL.6432')
+
+    def _initialize(self) -> None:
+        self.password = self._server.password
+        self._options = os.path.join(self.directory, 'pgbouncer.ini')
+        for path, text in (
+                (f'{self._options}.users', f'"{self.user}" "{self.password}"\n'),
+                (self._options, f'[databases]\n* = host={self._server.directory} port=5432\n[pgbouncer]\n'
+                                f'unix_socket_dir={self.directory}\nauth_type=md5\nauth_file={self._options}.users\n'
+                                f'pool_mode={self._mode}\ndefault_pool_size={self._size}\n'
+                                f'max_client_conn={self._clients}\nadmin_users={self.user}\n')):
+            with open(path, 'w') as written:
+                written.write(text)
+            os.chmod(path, 0o644)               # the directory is closed
+
+    def _command(self) -> list[str]:
+        return [self._program('pgbouncer'), self._options]
+
+    def url(self, database: str, host: str | None = None, port: int | None = None) -> sa.URL:
+        return self._server.url(database).set(port=6432, query={'host': self.directory})
+
+    _administration = 'pgbouncer'
+
+    def _copy(self, template: str, name: str) -> None:
+        raise NotImplementedError('the server behind it makes databases')
+
+
 # The server writes each commit, so the commit survives the server. Nothing waits for the disk.
 _WITHOUT_THE_DISK: Final = ['--innodb-flush-log-at-trx-commit=2', '--innodb-flush-method=nosync', '--debug-no-sync',
                             '--innodb-log-file-size=16M']

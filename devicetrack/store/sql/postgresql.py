@@ -41,15 +41,15 @@ class PostgreSQL(backend.Backend):
     def connect_arguments(self) -> Mapping[str, Any]:
         # Not at the top: without the driver the other stores work all the same.
         from devicetrack.store.sql import psycopg2_connection
-        return {'connection_factory': functools.partial(psycopg2_connection.connect, self.patience.silence_s)}
+        return {'connection_factory': functools.partial(
+            psycopg2_connection.connect, self.patience.silence_s, self.limits('SET LOCAL'))}
 
     def prepare(self, connection: Any) -> None:
-        with connection.cursor() as cursor:
-            cursor.execute('SET lock_timeout = %s', (f'{self.patience.busy_s}s',))
-            cursor.execute('SET statement_timeout = %s', (f'{self.patience.statement_s}s',))
-            # Set it whatever the default of the database is: a stricter level refuses more, and gains nothing here.
-            cursor.execute('SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED')
-        connection.commit()
+        pass                                    # each transaction gets its limits
+
+    def limits(self, verb: str) -> str:
+        return (f"{verb} lock_timeout = '{self.patience.busy_s}s'; "
+                f"{verb} statement_timeout = '{self.patience.statement_s}s'; ")
 
     def cause_of(self, error: BaseException) -> FaultCause:
         code = getattr(error, 'pgcode', None)

@@ -26,6 +26,7 @@ from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Record
 from devicetrack.store.sql import convert
 from devicetrack.store.sql import models
+from devicetrack.store.sql import postgresql
 from devicetrack.store.sql.database import Database
 from devicetrack.store.sql.database import MAKE
 from devicetrack.store.sql.database import SYNC
@@ -240,11 +241,16 @@ def make_indexes(database: Database, metadata: sa.MetaData) -> None:
     They belong to no migration. They change no answer, and PostgreSQL makes an index without keeping writers out only
     outside a transaction.
     """
-    with database.reading() as found:
+    with database.unhurried() as other, other.reading() as lock, database.reading() as found:
         connection = found.execution_options(isolation_level='AUTOCOMMIT')
-        is_postgresql = connection.dialect.name == 'postgresql'
-        if is_postgresql and not connection.execute(sa.select(sa.func.pg_try_advisory_lock(_INDEX_LOCK))).scalar():
-            return                              # another process makes them
+        is_postgresql = isinstance(database.backend, postgresql.PostgreSQL)
+        if isinstance(database.backend, postgresql.PostgreSQL):
+            # A transaction has the lock: behind a pooler the next one is in another session. It waits for nothing, so
+            # it has no snapshot, whose end the making of an index would wait for.
+            lock.exec_driver_sql('SET LOCAL idle_in_transaction_session_timeout = 0')
+            if not lock.execute(sa.select(sa.func.pg_try_advisory_xact_lock(_INDEX_LOCK))).scalar():
+                return                          # another process makes them
+            connection.exec_driver_sql(database.backend.limits('SET'))
         unfinished = connection.execute(_UNFINISHED).scalars().all() if is_postgresql else []
         inspector = sa.inspect(connection)
         for table in metadata.sorted_tables:
@@ -258,8 +264,6 @@ def make_indexes(database: Database, metadata: sa.MetaData) -> None:
                     continue
                 connection.execute(sa.schema.CreateIndex(index, if_not_exists=True))
                 LOG.info('%s: index %s made', database.name, index.name)
-        if is_postgresql:
-            connection.execute(sa.select(sa.func.pg_advisory_unlock(_INDEX_LOCK)))
 
 
 class Migrated(NamedTuple):
