@@ -139,6 +139,16 @@ class Reader:
                 if not wanted.statuses or shown in wanted.statuses:
                     yield Mirrored(picture, shown, serial, json.loads(line))
 
+    def amounts(self, pictures: Sequence[Picture]) -> Iterator[tuple[Picture, str, str, int]]:
+        """How many devices of each resource class and status some hosts have, or can make; the status as they said."""
+        amount = sa.func.sum(sa.case((_DEVICE.identifier.is_(None), _DEVICE.amount), else_=1))
+        grouped = _DEVICE.host_uuid, _DEVICE.resource_class, _DEVICE.status
+        by_uuid = {one.uuid: one for one in pictures}
+        for uuid, resource_class, status, found in self._mirror.rows(
+                sa.select(*grouped, amount).where(_DEVICE.resource_class.is_not(None)).group_by(*grouped)):
+            if uuid in by_uuid:
+                yield by_uuid[uuid], resource_class, status, int(found)
+
     def is_known(self, host_uuids: Collection[str] = (), *, name: str | None = None, kind: str | None = None,
                  serial: str | None = None, instance_uuid: str | None = None) -> bool:
         """Whether a line of a host has all of these. A name is that of a device or of a parent.
@@ -170,17 +180,17 @@ class Reader:
     # -- parts ---------------------------------------------------------------------------------------------------------
 
     def parts(self, pictures: Sequence[Picture],
-              names: Collection[str]) -> Iterator[tuple[Picture, dict[str, Any]]]:
-        """What some hosts said beside their devices, by the names of the parts; host by host in their order.
+              names: Collection[str]) -> Iterator[tuple[Picture, dict[str, str]]]:
+        """What some hosts said beside their devices, as texts by the names of the parts; host by host in their order.
 
         The parts of a host are of one push.
         """
         for some in _pieces(pictures, _HOSTS):
-            found: dict[str, dict[str, Any]] = {one.uuid: {} for one in some}
+            found: dict[str, dict[str, str]] = {one.uuid: {} for one in some}
             for uuid, part, document in self._mirror.rows(
                     sa.select(_PART.host_uuid, _PART.part, _PART.document).where(
                         _PART.host_uuid.in_(list(found)), _PART.part.in_(names))):
-                found[uuid][part] = json.loads(document)
+                found[uuid][part] = document
             for one in some:
                 yield one, found[one.uuid]
 

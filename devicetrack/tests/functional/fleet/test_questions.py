@@ -178,6 +178,87 @@ class HistoryTestCase(QuestionsTestCase):
         self.assertIn('silent: two since', answer.err)
 
 
+class CapacityTestCase(QuestionsTestCase):
+    """Three hosts: one with two namespaces on one NUMA node, one with a namespace on each of two, and a full one."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.near, self.far, self.full = self.host('near', devices=2), self.host('far'), self.host('full', devices=1)
+        for number, node in enumerate((0, 1)):
+            self.far.machine.add_namespace(f'd{number}', numa_node=node)
+        self.far.audit()
+        self.full.spawn(pmem=1)
+        for host in (self.near, self.far, self.full):
+            self.fleet.push(host)
+
+    def row(self, *arguments: str) -> dict[str, Any]:
+        answer = self.fleet.run('fleet', 'capacity', *arguments, '-f', 'json')
+        self.assertNotIn(answer.code, (1, 2), answer.err)
+        found: dict[str, Any] = answer.data[0]
+        return found
+
+    def numbers(self, row: dict[str, Any], *names: str) -> tuple[Any, ...]:
+        return tuple(row[name] for name in names)
+
+    def test_each_class_has_its_numbers(self) -> None:
+        self.near.manager.cordon('vpmem', 'd1')
+        self.fleet.push(self.near)
+        row = self.row()
+        self.assertEqual(('CUSTOM_PMEM_NAMESPACE_4GB', 5, 1, 3, 1, 0, 3, 0, None), self.numbers(
+            row, 'resource_class', 'total', 'held', 'free', 'withheld', 'unknown', 'hosts', 'unknown_hosts', 'fits'))
+        self.fleet.grow_old(self.near, 3600)
+        self.fleet.close(self.far)
+        self.assertEqual((5, 1, 0, 2, 2, 1), self.numbers(
+            self.row(), 'total', 'held', 'free', 'withheld', 'unknown', 'unknown_hosts'))
+        self.assertEqual(cmd_base.ATTENTION, self.fleet.run('fleet', 'capacity').code)
+
+    def test_instances_are_counted_by_the_allocator_and_say_where_room_is_lost(self) -> None:
+        asked = '--request', 'CUSTOM_PMEM_NAMESPACE_4GB=2'
+        self.assertEqual((2, 2, 0, 0), self.numbers(self.row(*asked), 'fits', 'fits_on', 'stranded', 'lost'))
+        row = self.row(*asked, '--numa-nodes', '1')
+        self.assertEqual((1, 1, 2, 1), self.numbers(row, 'fits', 'fits_on', 'stranded', 'lost'))
+        self.assertEqual([{'host': 'far', 'amount': 2}], row['stranded_on'])
+        for option in (['--numa-nodes', '1', '--numa-policy', 'preferred'], ['--numa-nodes', '2']):
+            self.assertEqual(2, self.row(*asked, *option)['fits'] + (option[1] == '2' and 1), str(option))
+
+    def test_no_instance_fits_on_a_host_that_takes_no_claim(self) -> None:
+        asked = '--request', 'CUSTOM_PMEM_NAMESPACE_4GB=1'
+        self.assertEqual(4, self.row(*asked)['fits'])
+        self.assertEqual(2, self.row(*asked, '--host', 'n*')['fits'])
+        self.fleet.grow_old(self.near, 3600)
+        self.assertEqual(2, self.row(*asked)['fits'])
+        self.fleet.close(self.far)
+        answer = self.fleet.run('fleet', 'capacity', *asked, '--host', 'far', '--host', 'full')
+        self.assertEqual(cmd_base.ATTENTION, answer.code)
+        self.assertIn('0 instances', answer.err)
+
+    def test_extra_specs_and_aliases_say_the_same_as_a_request(self) -> None:
+        path = f'{self.state_path}/specs.json'
+        for data in ({'hw:pmem': '4GB,4GB', 'hw:numa_nodes': '1', 'hw:pci_numa_affinity_policy': 'required'},
+                     {'properties': {'resources:CUSTOM_PMEM_NAMESPACE_4GB': '4'}}):
+            with open(path, 'w', encoding='utf-8') as file:
+                json.dump(data, file)
+            row = self.row('--extra-specs', path)
+            self.assertEqual(1 if 'hw:pmem' in data else 0, row['fits'])
+        with open(self.fleet.config_file, 'a', encoding='utf-8') as file:
+            file.write('[pci]\nalias = {"name": "pm", "resource_class": "PMEM_NAMESPACE_4GB"}\n')
+        self.assertEqual((4, 1), self.numbers(self.row('--request', 'pm'), 'fits', 'wanted'))
+        self.assertEqual(2, self.row('--request', 'pm:2')['fits'])
+        with open(path, 'w', encoding='utf-8') as file:
+            file.write('[1]')
+        for wrong in (['--request', 'nobody'], ['--request', 'A=1,A=2'], ['--extra-specs', path],
+                      ['--extra-specs', f'{path}.gone'], ['--numa-nodes', '1'], ['--request', ',']):
+            self.assertEqual(cmd_base.USAGE, self.fleet.run('fleet', 'capacity', *wrong).code, str(wrong))
+
+    def test_a_table_fits_80_columns(self) -> None:
+        for arguments in ([], ['--request', 'CUSTOM_PMEM_NAMESPACE_4GB=2', '--numa-nodes', '1']):
+            answer = self.fleet.run('fleet', 'capacity', *arguments)
+            self.assertLessEqual(max(map(len, answer.out.splitlines())), 80)
+            self.assertIn('as 3 hosts looked', answer.err)
+            self.assertNotIn('no room', answer.err)
+        self.assertIn('1 instance with that would fit now on 1 host; 1 more', answer.err)
+
+
 class StatementsTestCase(QuestionsTestCase):
 
     def test_a_question_about_one_device_takes_as_many_statements_in_a_large_fleet(self) -> None:

@@ -119,6 +119,8 @@ class SchemaTestCase(RepairCommandTestCase):
         self.assertEqual(4, len(self.ask('fleet device list')))
         self.assertTrue(self.ask('fleet device history', '--serial', 'S-1'))
         self.assertTrue(self.ask('fleet instance history', self.instance.uuid))
+        self.assertTrue(self.ask('fleet capacity', '--request', 'VGPU=1'))
+        self.assertEqual(2, len(self.ask('fleet capacity')))
         fleet.grow_old(self.host, 3600)
         self.assertEqual({'unknown'}, {one['status'] for one in self.ask('fleet device list')})
 

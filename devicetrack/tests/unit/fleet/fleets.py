@@ -9,6 +9,8 @@ from typing import Any
 import fixtures as base_fixtures
 import sqlalchemy as sa
 
+from devicetrack.claims import report
+from devicetrack.fleet import inventory
 from devicetrack.fleet import mirror as mirrors
 from devicetrack.fleet import models
 from devicetrack.testing import fixtures
@@ -58,8 +60,12 @@ class Fleet(base_fixtures.Fixture):
                    'digest': f'{one.number}', 'serial': known.get(one.event.identifier)}
                   for one in host.store.latest_events(uuid, 1000)]
 
+        observer = report.Observer(host.store.hosts()[0], ours._load_driver(host.configuration.conf, host.name),
+                                   host.store, host.configuration.conf)
+        snapshot, _names = observer._snapshot(observer.read(), observer._marks())
+
         def write(connection: sa.Connection) -> None:
-            for table in (models.fleet_hosts, models.fleet_devices, models.fleet_events):
+            for table in (models.fleet_hosts, models.fleet_devices, models.fleet_parts, models.fleet_events):
                 connection.execute(sa.delete(table).where(table.c.host_uuid == uuid))
             now = connection.execute(sa.select(models.now_ms())).scalar()
             connection.execute(sa.insert(models.fleet_hosts), {
@@ -67,11 +73,17 @@ class Fleet(base_fixtures.Fixture):
                 'report_only': None, 'group_name': '', 'interval_s': 60, 'read_at_ms': now, 'host_read_at_ms': now,
                 'findings': '[]', 'critical': 0, 'cursor_number': 0, 'cursor_digest': '', 'picture': '',
                 'trimmed_at_ms': 0, 'forgotten_at_ms': None})
+            connection.execute(sa.insert(models.fleet_parts), {
+                'host_uuid': uuid, 'part': models.INVENTORY, 'digest': '', 'document': inventory.to_text(snapshot)})
             for table, rows in ((models.fleet_devices, devices), (models.fleet_events, events)):
                 if rows:
                     connection.execute(sa.insert(table), rows)
 
         self.mirror.transact(write)
+
+    def close(self, host: fixtures.Host) -> None:
+        """Let a host have said that it is report-only."""
+        self._change(host, report_only='its store is older than its guests')
 
     def grow_old(self, host: fixtures.Host, seconds: int) -> None:
         """Let the last push of a host be so many seconds older."""

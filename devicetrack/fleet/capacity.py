@@ -1,0 +1,57 @@
+"""Counts how many instances fit on a host now: pure functions of the host's snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import itertools
+from typing import NamedTuple
+
+from devicetrack.engine import allocator
+from devicetrack.engine.demand import Demand
+from devicetrack.engine.snapshot import Snapshot
+from devicetrack.objects.choice import Choice
+from devicetrack.objects.choice import classes
+
+
+class Fitting(NamedTuple):
+    """How many instances with the same demand fit on a host, one after the other.
+
+    ``free`` counts the devices that a claim could get before the first of them, by the classes of the demand, and
+    ``stranded`` those that are left after the last one.
+    """
+
+    instances: int
+    free: dict[str, int]
+    stranded: dict[str, int]
+
+
+def wanted(demand: Demand) -> dict[tuple[str, ...], int]:
+    """How many devices an instance wants, by the resource classes of which any will do."""
+    found: dict[tuple[str, ...], int] = {}
+    for item in demand.items:
+        names = classes(item.choices or (Choice(item.resource_class),))
+        found[names] = found.get(names, 0) + item.amount
+    return found
+
+
+def fitting(now: Snapshot, demand: Demand, numa_nodes: int) -> Fitting:
+    """Count by the allocator that claims use.
+
+    :param numa_nodes: on how many NUMA nodes of the host each guest runs, any of them; 0 if devices need not be near
+    """
+    counted = [name for names in wanted(demand) for name in names]
+    before, instances = now, 0
+    for nodes in _places(now, numa_nodes):
+        near = demand._replace(numa_nodes=nodes)
+        # What one instance takes never makes room for another one. So nothing fits any more on nodes on which one did
+        # not fit.
+        while not isinstance(chosen := allocator.choose(now, f'instance {instances}', near), list):
+            now, instances = chosen.after, instances + 1
+    return Fitting(instances, *({name: sum(map(one.room, one.scope(name, None))) for name in counted}
+                                for one in (before, now)))
+
+
+def _places(now: Snapshot, numa_nodes: int) -> Iterator[frozenset[int | None]]:
+    """The sets of NUMA nodes on which a guest may run."""
+    known = sorted({*now.sockets, *(place.numa_node for place in now.pools if place.numa_node is not None)}) or [0]
+    return map(frozenset, itertools.combinations(known, numa_nodes))

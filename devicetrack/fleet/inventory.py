@@ -1,0 +1,63 @@
+"""The snapshot of a host as a document, and back: so a question to the mirror is one to the allocator of that host."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from devicetrack.engine.selection import Place
+from devicetrack.engine.snapshot import Claimed
+from devicetrack.engine.snapshot import Device
+from devicetrack.engine.snapshot import Snapshot
+from devicetrack.engine.withholding import Standing
+from devicetrack.objects.values import DeviceKey
+
+
+def to_text(now: Snapshot) -> str:
+    """The document of a snapshot, the same for equal snapshots. It leaves out what only a running manager needs."""
+    places = {place: number for number, place in enumerate(now.pools)}
+    return json.dumps({
+        'policy': now.policy,
+        'sockets': sorted(now.sockets.items()),
+        'keeping': sorted(now.keeping),
+        'pools': [[*place, pool.details, pool.is_creatable, pool.available, pool.taken_by]
+                  for place, pool in now.pools.items()],
+        'devices': [[*device.key, places[device.place], device.since, device.owner and [*device.owner[:3]],
+                     sorted(device.reasons), device.exclusions, device.is_releasing, device.is_unborn,
+                     device.is_unproven, device.is_named]
+                    for _key, device in sorted((one.key, one) for one in now.devices.each())],
+        'closed': sorted([*parent, sorted(reasons)] for parent, reasons in now.standing.parents.items()),
+        'made': sorted([*parent, exclusions] for parent, exclusions in now.made.items()),
+        'strangers': sorted(now.strangers.items()),
+    }, separators=(',', ':'))
+
+
+def from_text(text: str) -> Snapshot:
+    """The snapshot of a document. Its devices have the details of their pools."""
+    data = json.loads(text)
+    pools = [(Place(kind, provider, resource_class, parent, numa_node, tuple(features)), *pool)
+             for kind, provider, resource_class, parent, numa_node, features, *pool in data['pools']]
+    now = Snapshot(data['policy'], sockets=dict(data['sockets']), keeping=frozenset(data['keeping']),
+                   standing=Standing(parents={(kind, parent): frozenset(reasons)
+                                              for kind, parent, reasons in data['closed']}),
+                   made={(kind, parent): _exclusions(found) for kind, parent, found in data['made']})
+    now = now.with_pools(place for place, *_rest in pools)
+    for place, details, is_creatable, available, taken_by in pools:
+        now = now.with_pool(now.pools[place]._replace(details=details, is_creatable=is_creatable, available=available,
+                                                      taken_by=taken_by))
+    devices: dict[DeviceKey, Device | None] = {}
+    owned: dict[str, list[DeviceKey]] = {}
+    for kind, identifier, number, since, owner, reasons, exclusions, is_releasing, is_unborn, is_unproven, is_named \
+            in data['devices']:
+        key, (place, details, *_rest) = DeviceKey(kind, identifier), pools[number]
+        devices[key] = Device(key, place, details, since, 0, owner and Claimed(*owner), frozenset(reasons),
+                              _exclusions(exclusions), is_releasing, is_unborn, is_unproven, is_named)
+        if owner:
+            owned.setdefault(owner[0], []).append(key)
+    number = 1 + max((device.owner.number for device in devices.values() if device and device.owner), default=0)
+    return now.with_devices(devices, number).of_instances(owned).with_strangers(
+        {address: _exclusions(found) for address, found in data['strangers']})
+
+
+def _exclusions(found: Any) -> tuple[tuple[str, str], ...]:
+    return tuple((token, mode) for token, mode in found)
