@@ -32,15 +32,18 @@ from devicetrack.objects import DeviceMap
 from devicetrack.objects import DeviceRequest
 from devicetrack.objects import InstanceResources
 from devicetrack.objects import LiveMigrationCheck
+from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestConfig
 from devicetrack.objects.values import MigrationDefinitions
 from devicetrack.store.sql import schema
 from devicetrack.testing import compute_service
 from devicetrack.testing import fixtures
 from devicetrack.testing.libvirt import guest
+from devicetrack.tests import service_devices
 from devicetrack.tests.host.inside import firmware
 from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import domain_xml
+from devicetrack.virt.libvirt import guest_xml
 from devicetrack.virt.libvirt import jobs
 from devicetrack.virt.libvirt import pci_privileged
 
@@ -60,6 +63,8 @@ DESTROYED = 'destroyed'                         # an mdev is gone, and still def
 RESETTING = 'resetting'                         # a PCI function has the driver for guests, and is not reset
 UNBOUND = 'unbound'                             # it is reset, and has no driver
 CLEANING = 'cleaning'                           # a device is open for the worker, which has not begun
+PROVEN = 'proven'                               # a device of the service is clean, and still reserved
+LIFTED = 'lifted'                               # its reservation is lifted, and nobody was told
 
 
 def say(answer: object) -> None:
@@ -115,6 +120,30 @@ class Stops(threading.local):
             self.reach(WIPING)
 
 
+class Devices(service_devices.ServiceDevices):
+    """The devices that the service hands out itself. Its database, outside, hears of each lifted reservation."""
+
+    def __init__(self, stops: Stops) -> None:
+        super().__init__()
+        self._stops = stops
+        self.stop: str | None = None
+
+    def know(self, devices: Mapping[str, Any]) -> None:
+        self.times = {address: fields['times'] for address, fields in devices.items()}
+        self.reserved = {address for address, fields in devices.items() if fields['reserved']}
+        self.users = {address: fields['user'] for address, fields in devices.items() if fields['user']}
+
+    def check_waits(self, key: DeviceKey, told: str) -> None:
+        self._stops.wanted = self.stop          # this is the thread that cleans
+        super().check_waits(key, told)
+
+    def hand_out(self, key: DeviceKey, told: str) -> None:
+        self._stops.reach(PROVEN)
+        super().hand_out(key, told)
+        say({'lifted': key.identifier})
+        self._stops.reach(LIFTED)
+
+
 class Compute(compute_service.Compute):
     """The service on this host's libvirt."""
 
@@ -164,11 +193,13 @@ class Orders:
         self.host, self._stops = host, stops
         self.compute = Compute(host, configuration, stops)
         self.manager, self.driver, self.store = self.compute.manager, self.compute.driver, self.compute.store
+        self.devices = Devices(stops)
         self._instances: dict[str, fixtures.Instance] = {}
         self._migrations: dict[str, fixtures.Migration] = {}
 
-    def know(self, instances: Mapping[str, Any], migrations: Mapping[str, Any]) -> None:
+    def know(self, instances: Mapping[str, Any], migrations: Mapping[str, Any], devices: Mapping[str, Any]) -> None:
         """Hear how everything stands."""
+        self.devices.know(devices)
         self._migrations = {uuid: fixtures.Migration(uuid=uuid, **fields) for uuid, fields in migrations.items()}
         self.compute.service.moves = list(self._migrations.values())
         self.compute.service.known = {uuid: fields['word'] for uuid, fields in instances.items()}
@@ -192,7 +223,19 @@ class Orders:
         self.manager.wait_for_wipes()
         return {'findings': _texts(findings)}
 
+    def look_after(self) -> dict[str, Any]:
+        """Clean the devices that the service hands out itself, and audit."""
+        self.devices.stop = self._stops.wanted
+        self.manager.look_after(self.devices)
+        self.manager._started().service_cleaning.wait()
+        return self.audit()
+
     # -- one host -----------------------------------------------------------------------------------------------------
+
+    def run_with(self, instance: str, address: str) -> dict[str, Any]:
+        """Start the guest of an instance with a device that the service hands out itself."""
+        self.compute.start_guest(instance, GuestConfig((guest_xml.pci_hostdev(address, 'yes'),), ''))
+        return {}
 
     def boot(self, instance: str, pmem: int = 0, vgpu: int = 0, **others: int) -> dict[str, Any]:
         """Boot an instance with so many namespaces and vGPUs, and with devices of other classes by their names."""
@@ -394,7 +437,7 @@ def main(host: str, configuration: str) -> None:
     for line in sys.stdin:
         order: dict[str, Any] = json.loads(line)
         name, point = order.pop('order'), order.pop('stop', None)
-        orders.know(order.pop('instances', {}), order.pop('migrations', {}))
+        orders.know(order.pop('instances', {}), order.pop('migrations', {}), order.pop('devices', {}))
         if point is None:
             obey(orders, name, order)
         else:

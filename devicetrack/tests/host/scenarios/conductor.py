@@ -18,9 +18,13 @@ CONFIGURATION = '/etc/compute.conf'
 
 
 class Database:
-    """Instances and migrations, as a compute service keeps them somewhere else than on its hosts."""
+    """Instances and migrations, as a compute service keeps them somewhere else than on its hosts.
+
+    ``devices`` has those that the service hands out itself, by their addresses.
+    """
 
     def __init__(self) -> None:
+        self.devices: dict[str, dict[str, Any]] = {}
         self.instances: dict[str, dict[str, Any]] = {}
         self.migrations: dict[str, dict[str, Any]] = {}
 
@@ -40,6 +44,15 @@ class Database:
     def set_status(self, migration: str, status: str) -> None:
         self.migrations[migration]['status'] = status
 
+    def device(self, address: str) -> None:
+        """Hand out a device by the service itself."""
+        self.devices[address] = {'user': None, 'reserved': False, 'times': 0}
+
+    def claim(self, address: str, instance: str | None) -> None:
+        """Give a device to an instance, which reserves it; or take it back, which does not end that."""
+        before = self.devices[address]
+        self.devices[address] = {'user': instance, 'reserved': True, 'times': before['times'] + 1}
+
     def seen_from(self, host: str) -> dict[str, Any]:
         """The instances and migrations as the service on a host is told of them."""
         instances = {}
@@ -48,7 +61,7 @@ class Database:
             if word == 'here' and fields['host'] != host:
                 word = 'elsewhere'
             instances[name] = {**fields, 'word': word}
-        return {'instances': instances, 'migrations': self.migrations}
+        return {'instances': instances, 'migrations': self.migrations, 'devices': self.devices}
 
 
 class OrderFailed(AssertionError):
@@ -145,6 +158,9 @@ wipe_rate_mib_s = {wipe_rate_mib_s}
             answer: dict[str, Any] = json.loads(line)
             if 'error' in answer:
                 raise OrderFailed(answer)
+            if 'lifted' in answer:
+                self.database.devices[answer['lifted']]['reserved'] = False
+                continue
             return answer
         raise AssertionError(f'the service of {self.name} ended:\n{self.log()}')
 
