@@ -206,8 +206,9 @@ class Server(fixtures.Fixture, abc.ABC):
         self._end(self.stop_signal)
 
     def kill(self) -> None:
-        """Kill the server and all its processes, as a crash does. None of them answers again."""
-        assert self._process is not None
+        """Kill the server and all its processes, as a crash does. None of them answers again. It may have ended."""
+        if self._process is None:
+            return
         below = _below(self._process.pid)
         self._process.send_signal(signal.SIGSTOP)               # so it starts no more processes
         _signal(below, signal.SIGKILL)

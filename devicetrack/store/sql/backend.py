@@ -38,6 +38,11 @@ class FaultCause(enum.Enum):
     LOCKED = 'another transaction holds the lock for too long'
     NONE_FREE = 'no connection of the pool was free in time'
     GONE = 'no connection to the database'
+    TOO_MANY = 'the server takes no more connections'
+    NO_ACCESS = 'the server refuses this account or database'
+    NO_TLS = 'the server offers no TLS'
+    UNTRUSTED = "the server's certificate cannot be verified"
+    OTHER_NAME = "the server's certificate is for another name"
     DISK = 'the disk or the file system fails to read, write or lock it'
     READ_ONLY = 'it is read-only'
     FULL = 'it is full'
@@ -127,6 +132,10 @@ class Backend(abc.ABC):
     def cause_of(self, error: BaseException) -> FaultCause:
         """The meaning of an error of the driver, by its code: the message is in the language of the server."""
 
+    def cause_of_system(self, error: OSError) -> FaultCause:
+        """The meaning of an error of the operating system, as of a socket or a file."""
+        return FaultCause.GONE
+
     @abc.abstractmethod
     def code_of(self, error: BaseException) -> str:
         """The code of an error of the driver, for messages."""
@@ -149,7 +158,7 @@ class Backend(abc.ABC):
         cause = (self.cause_of(origin) if isinstance(origin, self.Error)
                  else FaultCause.CONFLICT if isinstance(origin, db_exc.DBDeadlock)
                  else FaultCause.NONE_FREE if isinstance(origin, sa_exc.TimeoutError)
-                 else FaultCause.GONE if isinstance(origin, OSError)
+                 else self.cause_of_system(origin) if isinstance(origin, OSError)
                  else FaultCause.UNFIT if isinstance(origin, _UNFIT) else FaultCause.OTHER)
         code = self.code_of(origin) if isinstance(origin, self.Error) else ''
         detail = ' '.join(part for part in (type(origin).__name__, code) if part)

@@ -40,7 +40,8 @@ _LOCKED_ALONE: Final = 2
 # Faults of the store, not of one member's changes.
 _OF_ALL: Final = frozenset((
     FaultCause.GONE, FaultCause.DISK, FaultCause.READ_ONLY, FaultCause.FULL, FaultCause.NO_SCHEMA,
-    FaultCause.NOT_A_STORE, FaultCause.TOO_SLOW, FaultCause.IN_DOUBT, FaultCause.NONE_FREE))
+    FaultCause.NOT_A_STORE, FaultCause.TOO_SLOW, FaultCause.IN_DOUBT, FaultCause.NONE_FREE, FaultCause.TOO_MANY,
+    FaultCause.NO_ACCESS, FaultCause.NO_TLS, FaultCause.UNTRUSTED, FaultCause.OTHER_NAME))
 
 
 class _Ticket:

@@ -34,7 +34,17 @@ SYNC: Final = "run devicetrack-manage db sync with the service's --config-file"
 MAKE: Final = f'{SYNC}; if the store was lost, run devicetrack-manage recover --from-hypervisor --host NAME instead'
 
 _REMEDIES: Final = {
-    FaultCause.GONE: 'see that the database runs, and that {option} names it and a user of it',
+    FaultCause.GONE: 'see that the server runs and can be reached, and that {option} names its host and port',
+    FaultCause.TOO_MANY: ('let the server, or its pooler, take max_pool_size connections of each host, or end others: '
+                          'the store comes back by itself'),
+    FaultCause.NO_ACCESS: ('see that the user, the password and the database of {option} are right, and that the '
+                           'server lets them in from this host; its log says more'),
+    FaultCause.NO_TLS: 'let the server offer TLS, which the parameters of {option} ask for',
+    FaultCause.UNTRUSTED: ('let sslrootcert (PostgreSQL) or ssl_ca (MariaDB) in {option} name a file with the '
+                           "authority of the server's certificate, which this user can read, and see that the "
+                           'certificate has not expired; a server that is not yours looks like this, too'),
+    FaultCause.OTHER_NAME: ("let {option} name the server's host as its certificate does, or give the server a "
+                            'certificate for that name; a server that is not yours looks like this, too'),
     FaultCause.DISK: ('look at the disk first (the log of the kernel, dmesg); the store comes back by itself when it '
                       'is well'),
     FaultCause.READ_ONLY: 'let this process write to it',

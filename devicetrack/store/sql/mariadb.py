@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+import ssl
 from typing import Any
 from typing import Final
 
@@ -27,17 +28,22 @@ _CAUSES: Final = {
     1406: FaultCause.UNFIT,          # too long
     1054: FaultCause.NO_SCHEMA,
     1146: FaultCause.NO_SCHEMA,
-    1044: FaultCause.GONE,
-    1045: FaultCause.GONE,
-    1049: FaultCause.GONE,
-    1040: FaultCause.GONE,
+    1044: FaultCause.NO_ACCESS,
+    1045: FaultCause.NO_ACCESS,
+    1049: FaultCause.NO_ACCESS,
+    1040: FaultCause.TOO_MANY,
+    1203: FaultCause.TOO_MANY,
+    1226: FaultCause.TOO_MANY,
+    2026: FaultCause.NO_TLS,
     1047: FaultCause.GONE,
     1053: FaultCause.GONE,
-    1203: FaultCause.GONE,
     1317: FaultCause.GONE,
     1927: FaultCause.GONE,
     1969: FaultCause.TOO_SLOW,
 }
+
+# OpenSSL's: the certificate is for other host names, or for other IP addresses.
+_OTHER_NAMES: Final = (62, 64)
 
 # With these a server refuses a COMMIT and undoes the transaction. After any other error of COMMIT we do not know.
 _UNDONE_IN_COMMIT: Final = (FaultCause.CONFLICT, FaultCause.LOCKED, FaultCause.READ_ONLY, FaultCause.DUPLICATE)
@@ -63,7 +69,17 @@ class MariaDB(backend.Backend):
         if number is None:
             # An error of PyMySQL's own: a closed connection (number 0), or answers out of step.
             return FaultCause.GONE
+        cannot_connect = getattr(error, 'original_exception', None)
+        if isinstance(cannot_connect, ssl.SSLError):
+            return self.cause_of_system(cannot_connect)
         return _CAUSES.get(number, FaultCause.GONE if 2000 <= number < 3000 else FaultCause.OTHER)
+
+    def cause_of_system(self, error: OSError) -> FaultCause:
+        if isinstance(error, ssl.SSLCertVerificationError) and error.verify_code in _OTHER_NAMES:
+            return FaultCause.OTHER_NAME
+        # PyMySQL makes its own errors of those of a socket. The rest come from the files of certificates.
+        unreadable = (ssl.SSLCertVerificationError, FileNotFoundError, PermissionError)
+        return FaultCause.UNTRUSTED if isinstance(error, unreadable) else FaultCause.GONE
 
     def code_of(self, error: BaseException) -> str:
         return str(_number(error) or '')

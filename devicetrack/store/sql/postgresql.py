@@ -21,7 +21,8 @@ _CAUSES: Final = {
     '42P01': FaultCause.NO_SCHEMA,
     '42703': FaultCause.NO_SCHEMA,
     '3F000': FaultCause.NO_SCHEMA,
-    '3D000': FaultCause.GONE,
+    '3D000': FaultCause.NO_ACCESS,
+    '53300': FaultCause.TOO_MANY,
     '53100': FaultCause.FULL,
     '40003': FaultCause.IN_DOUBT,
     '57014': FaultCause.TOO_SLOW,
@@ -29,10 +30,28 @@ _CAUSES: Final = {
 _CAUSES_OF_CLASSES: Final = {
     '22': FaultCause.UNFIT,
     '08': FaultCause.GONE,
-    '28': FaultCause.GONE,
-    '53': FaultCause.GONE,       # too many connections, out of memory
+    '28': FaultCause.NO_ACCESS,
+    '53': FaultCause.GONE,       # out of memory
     '57': FaultCause.GONE,       # shutting down, crashed, cannot connect now
     '58': FaultCause.GONE,
+}
+
+# psycopg2 tells no code of an error of connecting, so there the text must do. A server of another language is only
+# known not to accept the connection. The text has an error for each host of the URL.
+_CAUSES_OF_TEXTS: Final = {
+    'certificate verify failed': FaultCause.UNTRUSTED,
+    'root certificate file': FaultCause.UNTRUSTED,
+    'does not match host name': FaultCause.OTHER_NAME,
+    'server does not support SSL': FaultCause.NO_TLS,
+    'too many clients': FaultCause.TOO_MANY,
+    'too many connections': FaultCause.TOO_MANY,
+    'remaining connection slots': FaultCause.TOO_MANY,
+    'no more connections allowed': FaultCause.TOO_MANY,         # pgbouncer's
+    'authentication failed': FaultCause.NO_ACCESS,
+    'pg_hba.conf': FaultCause.NO_ACCESS,
+    ' does not exist': FaultCause.NO_ACCESS,
+    'session is read-only': FaultCause.READ_ONLY,
+    'server is in hot standby mode': FaultCause.READ_ONLY,
 }
 
 
@@ -56,7 +75,9 @@ class PostgreSQL(backend.Backend):
         if code is None:
             # The client library's own errors have no code. They are mistakes of ours, or a lost connection.
             mistakes = ('ProgrammingError', 'NotSupportedError', 'DataError')
-            return FaultCause.OTHER if type(error).__name__ in mistakes else FaultCause.GONE
+            if type(error).__name__ in mistakes:
+                return FaultCause.OTHER
+            return next((cause for text, cause in _CAUSES_OF_TEXTS.items() if text in str(error)), FaultCause.GONE)
         return _CAUSES.get(code) or _CAUSES_OF_CLASSES.get(code[:2], FaultCause.OTHER)
 
     def code_of(self, error: BaseException) -> str:

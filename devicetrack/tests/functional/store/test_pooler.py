@@ -85,3 +85,19 @@ class TestPooler(base.TestCase):
                     "SELECT * FROM pg_locks WHERE locktype = 'advisory'").all())
                 found = {index['name'] for index in sa.inspect(connection).get_indexes('events')}
             self.assertEqual({index.name for index in models.events.indexes}, found)
+
+
+class TestClients(base.TestCase):
+    def test_a_pooler_without_room_for_another_host_is_told_from_one_that_is_down(self) -> None:
+        fixture = self.useFixture(databases.PostgreSQLStore())
+        pooler = self.useFixture(database_servers.PgBouncer(fixture.server, 'transaction', clients=1))
+        stores = [databases.open_store(databases.configuration(connection=pooler.text_url(fixture.database)))
+                  for _host in range(2)]
+        for store in stores:
+            self.addCleanup(store.close)
+        stores[0].records()
+        error = self.assertRaises(exception.StoreUnavailable, stores[1].records)
+        self.assertIn('the server takes no more connections', error.reason)
+        pooler.stop()
+        error = self.assertRaises(exception.StoreUnavailable, stores[1].records)
+        self.assertIn('no connection to the database', error.reason)
