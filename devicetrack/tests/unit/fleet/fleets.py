@@ -69,10 +69,8 @@ class Fleet(base_fixtures.Fixture):
                 connection.execute(sa.delete(table).where(table.c.host_uuid == uuid))
             now = connection.execute(sa.select(models.now_ms())).scalar()
             connection.execute(sa.insert(models.fleet_hosts), {
-                'host_uuid': uuid, 'name': host.name, 'machine_id': 'm', 'release': '1', 'epoch': 1,
-                'report_only': None, 'group_name': '', 'interval_s': 60, 'read_at_ms': now, 'host_read_at_ms': now,
-                'findings': '[]', 'critical': 0, 'cursor_number': 0, 'cursor_digest': '', 'picture': '',
-                'trimmed_at_ms': 0, 'forgotten_at_ms': None})
+                **{one.name: None if one.nullable else one.type.python_type() for one in models.fleet_hosts.columns},
+                'host_uuid': uuid, 'name': host.name, 'interval_s': 60, 'read_at_ms': now, 'findings': '[]'})
             connection.execute(sa.insert(models.fleet_parts), {
                 'host_uuid': uuid, 'part': models.INVENTORY, 'digest': '', 'document': inventory.to_text(snapshot)})
             for table, rows in ((models.fleet_devices, devices), (models.fleet_events, events)):
