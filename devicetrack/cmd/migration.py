@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
+import json
 import socket
 from typing import Any
 from typing import Final
@@ -16,6 +17,7 @@ from devicetrack import exception
 from devicetrack import log
 from devicetrack.claims import report
 from devicetrack.cmd import base
+from devicetrack.cmd import mirrored
 from devicetrack.cmd import options
 from devicetrack.cmd import page_file
 from devicetrack.cmd import records
@@ -30,6 +32,7 @@ from devicetrack.compatibility.facts import version_seen
 from devicetrack.compatibility.host_facts import HostFacts
 from devicetrack.compatibility.matrix import Outlook
 from devicetrack.compatibility.rules import Rules
+from devicetrack.fleet import models
 from devicetrack.pictures import heat_map
 from devicetrack.pictures import pages
 
@@ -206,6 +209,60 @@ class Matrix(base.Lister):
                 cells = [_cell(row.outlooks.get(name), parsed_args.reasons) for name in self._hosts]
             yield {'source': row.host, **row.facts.sort._asdict(), **_version_of(row.facts, parsed_args.formatter),
                    'parents': row.parents, **dict(zip(self.columns[len(self.FIXED):], cells, strict=True))}
+
+
+class OfFleet(base.Lister):
+    """Show between which hosts of the fleet running guests could move with each type; hosts that declare alike are one.
+
+    It says yes, yes*, no or unknown as "migration matrix" does, by the rules of this configuration, and is NOT about
+    room. Each row is about all hosts that declare the same ("sources"), and all that declare the same as one another
+    ("destinations"). Silent hosts are left out. Reads only the mirror. Exit code 3 when a host is silent, or a
+    declaration cannot be read.
+    """
+
+    columns = ('sources', 'kind', 'type', 'version_form', 'version', 'destinations', 'verdict', 'reasons', 'notes',
+               'unknown', 'age_s')
+    in_table = ('sources', 'type', 'version', 'destinations', 'verdict', 'reasons')
+    if_filled = ('reasons', 'notes', 'unknown')
+    prose = ('sources', 'version', 'destinations', 'reasons')
+    spare = ('version',)
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        mirrored.add_hosts(parser)
+        parser.add_argument('--type', metavar='TYPE', action='append', default=[],
+                            help='Only rows of this type, as "migration facts" has it. May be repeated.')
+
+    def nothing(self, parsed_args: argparse.Namespace) -> str:
+        return 'no host declares a device like that'
+
+    def rows(self, parsed_args: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
+        reader = mirrored.reader(self.app)
+        self._pictures = mirrored.in_order(reader.pictures(parsed_args.host))
+        ages: dict[str, int] = {}
+        found: list[HostFacts] = []
+        for picture, parts in reader.parts([one for one in self._pictures if not one.is_silent],
+                                           (models.DECLARATIONS,)):
+            ages[picture.name] = picture.age_s
+            stored = json.loads(parts.get(models.DECLARATIONS, '[]'))
+            found += host_facts.from_rows({picture.uuid: picture.name}, [tuple(row.values()) for row in stored])
+        _say_missing(self, found)
+        for row in matrix.rows_of_alike(found, _rules(self.app), parsed_args.type):
+            for names, outlook in row.outlooks:
+                data = outlook.as_data()
+                yield {'sources': _several(row.hosts), **row.facts.sort._asdict(),
+                       **_version_of(row.facts, parsed_args.formatter), 'destinations': _several(names), **data,
+                       'reasons': base.Shown(data['reasons'], outlook.reasons or outlook.notes),
+                       'age_s': max(ages[name] for name in (*row.hosts, *names))}
+
+    def produce_output(self, *args: Any) -> int:
+        super().produce_output(*args)
+        mirrored.say_age(self, self._pictures)
+        return self.exit_code
+
+
+def _several(names: Sequence[str]) -> base.Shown:
+    more = f' and {len(names) - 1} more' if len(names) > 1 else ''
+    return base.Shown(list(names), names[0] + more)
 
 
 class Table(base.Lister):

@@ -117,6 +117,17 @@ class MatrixRow(NamedTuple):
     outlooks: Mapping[str, Outlook]
 
 
+class AlikeRow(NamedTuple):
+    """Devices with the same facts on hosts that declare alike, and the outlook for them at such hosts, by their names.
+
+    Among the hosts of a destination may be those of the row: guests may go from one of them to another.
+    """
+
+    hosts: tuple[str, ...]
+    facts: Facts
+    outlooks: tuple[tuple[tuple[str, ...], Outlook], ...]
+
+
 class Destination:
     """The declarations of a host, indexed for :meth:`outlook`."""
 
@@ -159,19 +170,37 @@ def rows(hosts: Sequence[HostFacts], rules: Rules, types: Collection[str] = ()) 
 
     :param types: only rows of these; none means all
     """
-    groups: dict[object, Destination] = {}
-    group_of = {}
-    for host in hosts:
-        alike = frozenset(one.facts for one in host.declarations), host.unread
-        if alike not in groups:
-            groups[alike] = Destination(host, rules)
-        group_of[host.host] = groups[alike]
+    groups = dict(_alike(hosts, rules))
+    group_of = {host.host: group for group, some in groups.items() for host in some}
     asked: dict[Facts, dict[Destination, Outlook]] = {}
     for host in hosts:
         for facts in dict.fromkeys(one.facts for one in host.declarations
                                    if not types or one.facts.sort.type in types):
             if facts not in asked:
                 decided: dict[Facts, Verdict] = {}
-                asked[facts] = {group: group.outlook(facts, decided=decided) for group in groups.values()}
+                asked[facts] = {group: group.outlook(facts, decided=decided) for group in groups}
             yield MatrixRow(host.host, facts, tuple(host.parents_of(facts)),
                             {name: asked[facts][group] for name, group in group_of.items() if name != host.host})
+
+
+def rows_of_alike(hosts: Sequence[HostFacts], rules: Rules, types: Collection[str] = ()) -> Iterator[AlikeRow]:
+    """As :func:`rows`, with one row for all hosts that declare alike. A host alone is no destination of its own."""
+    groups = _alike(hosts, rules)
+    for source, some in groups:
+        for facts in dict.fromkeys(one.facts for one in some[0].declarations
+                                   if not types or one.facts.sort.type in types):
+            decided: dict[Facts, Verdict] = {}
+            yield AlikeRow(tuple(one.host for one in some), facts, tuple(
+                (tuple(one.host for one in others), group.outlook(facts, decided=decided))
+                for group, others in groups if group is not source or len(others) > 1))
+
+
+def _alike(hosts: Sequence[HostFacts], rules: Rules) -> list[tuple[Destination, list[HostFacts]]]:
+    """The groups of hosts that declare alike, whatever the names of their parents, in the order of ``hosts``."""
+    groups: dict[object, tuple[Destination, list[HostFacts]]] = {}
+    for host in hosts:
+        alike = frozenset(one.facts for one in host.declarations), host.unread
+        if alike not in groups:
+            groups[alike] = Destination(host, rules), []
+        groups[alike][1].append(host)
+    return list(groups.values())

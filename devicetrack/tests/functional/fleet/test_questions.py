@@ -10,7 +10,10 @@ import sqlalchemy as sa
 
 from devicetrack.cmd import base as cmd_base
 from devicetrack.fleet import models
+from devicetrack.objects.values import Attribute
+from devicetrack.objects.values import MigrationType
 from devicetrack.testing import databases
+from devicetrack.testing import fake
 from devicetrack.testing import fixtures
 from devicetrack.tests import base
 from devicetrack.tests.unit.cmd import program
@@ -257,6 +260,36 @@ class CapacityTestCase(QuestionsTestCase):
             self.assertIn('as 3 hosts looked', answer.err)
             self.assertNotIn('no room', answer.err)
         self.assertIn('1 instance with that would fit now on 1 host; 1 more', answer.err)
+
+
+class MigrationMatrixTestCase(QuestionsTestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        for name, version in (('a1', '2.1.0'), ('a2', '2.1.0'), ('a3', '2.1.0'), ('b1', '2.0.0')):
+            host = self.host(name, parents={'gpu': 4})
+            host.machine.declare(MigrationType(fake.MDEV, 'gpu', 'nvidia-35', Attribute(version)))
+            host.audit()
+            self.fleet.push(host)
+        self.last = host
+
+    def test_hosts_that_declare_alike_are_one(self) -> None:
+        found = self.fleet.ask('fleet', 'migration', 'matrix', '--type', 'nvidia-35')
+        alike = ['a1', 'a2', 'a3']
+        self.assertEqual([(alike, alike, 'yes'), (alike, ['b1'], 'no'), (['b1'], alike, 'yes')],
+                         [(one['sources'], one['destinations'], one['verdict']) for one in found])
+        self.assertEqual(['minor version'], [one['about'] for one in found[1]['reasons']])
+        self.assertEqual([], [one for one in found if not 0 <= one['age_s'] <= 60])
+        answer = self.fleet.run('fleet', 'migration', 'matrix')
+        self.assertLessEqual(max(map(len, answer.out.splitlines())), 80)
+        self.assertIn('a1 and 2 more', answer.out)
+
+    def test_a_silent_host_is_left_out(self) -> None:
+        self.fleet.grow_old(self.last, 3600)
+        answer = self.fleet.run('fleet', 'migration', 'matrix', '--type', 'nvidia-35', '-f', 'json')
+        self.assertEqual(cmd_base.ATTENTION, answer.code)
+        self.assertEqual([['a1', 'a2', 'a3']], [one['destinations'] for one in answer.data])
+        self.assertIn('silent: b1', answer.err)
 
 
 class StatementsTestCase(QuestionsTestCase):

@@ -121,6 +121,7 @@ class SchemaTestCase(RepairCommandTestCase):
         self.assertTrue(self.ask('fleet instance history', self.instance.uuid))
         self.assertTrue(self.ask('fleet capacity', '--request', 'VGPU=1'))
         self.assertEqual(2, len(self.ask('fleet capacity')))
+        self.ask('fleet migration matrix')
         fleet.grow_old(self.host, 3600)
         self.assertEqual({'unknown'}, {one['status'] for one in self.ask('fleet device list')})
 

@@ -64,6 +64,8 @@ class Fleet(base_fixtures.Fixture):
                                    host.store, host.configuration.conf)
         snapshot, _names = observer._snapshot(observer.read(), observer._marks())
 
+        declared = json.dumps([one._asdict() for one in host.store.declarations_of_host(uuid)])
+
         def write(connection: sa.Connection) -> None:
             for table in (models.fleet_hosts, models.fleet_devices, models.fleet_parts, models.fleet_events):
                 connection.execute(sa.delete(table).where(table.c.host_uuid == uuid))
@@ -71,8 +73,9 @@ class Fleet(base_fixtures.Fixture):
             connection.execute(sa.insert(models.fleet_hosts), {
                 **{one.name: None if one.nullable else one.type.python_type() for one in models.fleet_hosts.columns},
                 'host_uuid': uuid, 'name': host.name, 'interval_s': 60, 'read_at_ms': now, 'findings': '[]'})
-            connection.execute(sa.insert(models.fleet_parts), {
-                'host_uuid': uuid, 'part': models.INVENTORY, 'digest': '', 'document': inventory.to_text(snapshot)})
+            connection.execute(sa.insert(models.fleet_parts), [
+                {'host_uuid': uuid, 'part': part, 'digest': '', 'document': document} for part, document in (
+                    (models.INVENTORY, inventory.to_text(snapshot)), (models.DECLARATIONS, declared))])
             for table, rows in ((models.fleet_devices, devices), (models.fleet_events, events)):
                 if rows:
                     connection.execute(sa.insert(table), rows)
