@@ -18,10 +18,10 @@ from devicetrack import log
 from devicetrack import ownfiles
 from devicetrack.claims.host import ThisHost
 from devicetrack.claims.withheld import now_ms
-from devicetrack.engine.observed import serial_of
 from devicetrack.engine.views import Views
 from devicetrack.objects import event as events
 from devicetrack.objects import identity
+from devicetrack.objects.details import serial_of
 from devicetrack.objects.event import Event
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Holding
@@ -97,7 +97,7 @@ class Holdings:
             for event, seen in ((events.FREED, old), (events.CLAIMED, new)):
                 if seen is not None and seen.instance_uuid is not None:
                     yield Event(self._host_uuid, *key, event, now_ms(), seen.instance_uuid,
-                                details=events.text(by='the service'), parent=seen.serial or None)
+                                details=events.text(by='the service'), serial=seen.serial or None)
 
 
 def _seen(before: SeenDevice | None, held: Holding | None, device: InventoryDevice | None) -> SeenDevice | None:

@@ -47,6 +47,7 @@ from devicetrack.objects.cleanable import FREE
 from devicetrack.objects.cleanable import UNKNOWN
 from devicetrack.objects.cleanable import USED
 from devicetrack.objects.cleanable import WAITING
+from devicetrack.objects.details import serial_of
 from devicetrack.objects.event import Event
 from devicetrack.objects.event import Wiped
 from devicetrack.objects.values import DeviceKey
@@ -343,7 +344,7 @@ class ServiceCleaning:
         wiped = driver.wipes_of([key]).get(key) or Wiped(None, 0.0, '')
         self._store.set_withheld((), events=[Event(
             self._host.uuid, *key, events.WIPED, now_ms(), request_id=request_id,
-            details=wiped._replace(proof=proof).as_details())])
+            details=wiped._replace(proof=proof).as_details(), serial=serial_of(device.details))])
         if how != vocabulary.WIPE:
             self._note(device)                  # nobody cleaned the noted one, and this may be another one
 

@@ -33,6 +33,7 @@ from devicetrack.engine.withholding import Ended
 from devicetrack.engine.withholding import Marks
 from devicetrack.engine.withholding import Target
 from devicetrack.objects import event as events
+from devicetrack.objects.details import serial_of
 from devicetrack.objects.event import Event
 from devicetrack.objects.event import Wiped
 from devicetrack.objects.values import DeviceKey
@@ -317,8 +318,10 @@ class WithheldDevices:
                                           public_calls.present(), ended)
             keys = {DeviceKey(event.kind, event.identifier) for event in found}
             owners = self._rows.of_devices(keys) if keys else {}
+            self._untold = self._with_serials(self._untold)
             try:
-                self._store.set_withheld(write, delete, [*self._untold, *with_owners(found, owners)])
+                self._store.set_withheld(write, delete, [*self._untold,
+                                                         *self._with_serials(with_owners(found, owners))])
             except exception.NothingWritten:
                 raise
             except exception.StoreError:
@@ -335,6 +338,23 @@ class WithheldDevices:
                         {'host': self._host, 'error': error})
             return False
         return True
+
+    def _with_serials(self, found: Iterable[Event]) -> list[Event]:
+        """Add to events the serial numbers of the cards, as the ledger knows the devices."""
+        try:
+            now = self._ledger.now
+        except exception.StartIsOver:
+            return list(found)
+        told = []
+        for event in found:
+            text, is_parent = '', 'scope' in event.more
+            if is_parent:
+                text = next((pool.details for pool in now.pool_states()
+                             if (pool.kind, pool.parent) == (event.kind, event.identifier)), '')
+            elif (device := now.device(event.device_key)) is not None:
+                text = device.details
+            told.append(event._replace(serial=event.serial or serial_of(text, is_parent)))
+        return told
 
     def _is_told(self, event: Event) -> bool:
         """Whether the store has an event, after it did not answer."""

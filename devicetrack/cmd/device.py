@@ -14,6 +14,7 @@ from devicetrack.claims import report
 from devicetrack.cmd import base
 from devicetrack.cmd import options
 from devicetrack.cmd import records
+from devicetrack.objects.details import serial_of
 from devicetrack.objects.values import Record
 from devicetrack.objects.values import WipeProgress
 from devicetrack.pictures import moments
@@ -34,11 +35,11 @@ class List(base.Lister):
     """
 
     columns = ('device', 'kind', 'identifier', 'host', 'status', 'amount', 'resource_class', 'provider',
-               'provider_uuid', 'parent', 'numa_node', 'instance_uuid', 'since', 'reasons', 'wipe', 'details')
+               'provider_uuid', 'parent', 'numa_node', 'instance_uuid', 'since', 'reasons', 'wipe', 'details', 'serial')
     in_table: tuple[str, ...] = ('device', 'status', 'resource_class', 'parent', 'instance_uuid', 'reasons')
-    in_long = ('device', 'status', 'resource_class', 'parent', 'numa_node', 'provider_uuid', 'instance_uuid', 'since',
-               'reasons')
-    if_filled = ('resource_class', 'parent', 'instance_uuid', 'numa_node', 'since', 'reasons')
+    in_long = ('device', 'status', 'resource_class', 'parent', 'numa_node', 'provider_uuid', 'instance_uuid', 'serial',
+               'since', 'reasons')
+    if_filled = ('resource_class', 'parent', 'instance_uuid', 'serial', 'numa_node', 'since', 'reasons')
     prose = ('reasons',)
     # The lines are sorted by parent, so the parent is the last column to leave out. The owner is never left out.
     spare = ('resource_class', 'since', 'parent')
@@ -171,13 +172,15 @@ def _both(host: str | None, kind: str, identifier: str, record: Record | None, l
     of_record = dict.fromkeys(records.FIELDS) if record is None else records.fields(record, hosts)
     named = {**records.of_device(kind, identifier), 'host': host}
     shown: dict[str, Any] = {**named, 'status': None, 'unknown': unknown, 'reasons': [], 'wipe': None,
-                             'provider': None, **of_record, **named}
+                             'provider': None, **of_record, **named,
+                             'serial': None if record is None else serial_of(record.details)}
     if line is not None:
         of_line = line_fields(line, host)
         shown.update({name: of_line[name] for name in ('status', 'wipe', 'provider')})
         shown['reasons'] = base.Shown(of_line['reasons'].data, [
             str(reason) + _more(reason) for reason in line.reasons])
         shown.update({name: of_line[name] for name in _OF_LINE if of_line[name] is not None})
+        shown['serial'] = shown['serial'] or of_line['serial']
         if shown['details'] is None:
             shown['details'] = of_line['details']
     return shown
@@ -187,6 +190,7 @@ def line_fields(line: report.Line, host: str | None) -> dict[str, Any]:
     """Return a line of an inventory by the names of its columns."""
     since = [reason.since for reason in line.reasons if reason.since is not None]
     return {**line._asdict(), 'device': _named(line), 'host': host,
+            'serial': serial_of(line.details, line.identifier is None),
             'since': base.Moment(min(since)) if since else None,
             'reasons': base.Shown([reason_fields(reason) for reason in line.reasons], line.reason),
             'wipe': None if line.wipe is None else base.Shown(wipe_fields(line.wipe), str(line.wipe)),

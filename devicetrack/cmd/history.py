@@ -46,9 +46,10 @@ class History(base.Blocks):
     columns: tuple[str, ...] = (
         'at', 'event', 'device', 'kind', 'identifier', 'scope', 'parent', 'host', 'instance_uuid', 'migration_uuid',
         'from_host', 'to_host', 'claim_id', 'request_id', 'bytes', 'seconds', 'proof', 'reason', 'why', 'by', 'at_ms',
-        'number', 'host_uuid', 'before_since')
+        'number', 'host_uuid', 'before_since', 'serial')
     in_table = ('at', 'event', 'device', 'instance_uuid')
-    in_block: tuple[str, ...] = tuple(name for name in columns if name not in ('claim_id', 'number', 'host_uuid'))
+    in_block: tuple[str, ...] = tuple(name for name in columns
+                                      if name not in ('claim_id', 'number', 'host_uuid', 'serial'))
     prose = ('why',)
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -124,7 +125,8 @@ class History(base.Blocks):
 class DeviceHistory(History):
     """Show which instances had a device, and when: every change of its owner or its condition, the oldest first.
 
-    For a parent, such as the PCI device of mediated devices, it shows this for all devices that the parent had.
+    For a parent, such as the PCI device of mediated devices, it shows this for all devices that the parent had. With
+    --serial it shows this for all devices of a card, wherever the card was.
 
     The history outlives the assignment, the instance and the device. It goes back as far as "[devicetrack]
     history_days" and "history_events" say. Reads the store alone.
@@ -134,9 +136,13 @@ class DeviceHistory(History):
     _identifier = ''
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument('device', metavar='[KIND/]IDENTIFIER', type=options.device_name,
-                            help='The device or parent: the name of a namespace, the UUID of a mediated device, a PCI '
-                                 'address.')
+        which = parser.add_mutually_exclusive_group(required=True)
+        which.add_argument('device', metavar='[KIND/]IDENTIFIER', type=options.device_name, nargs='?',
+                           help='The device or parent: the name of a namespace, the UUID of a mediated device, a PCI '
+                                'address.')
+        which.add_argument('--serial', metavar='SERIAL',
+                           help='The devices of the card with this serial number, or the namespace with this UUID. '
+                                '"device list" shows both. Older releases wrote none into the history.')
         parser.add_argument('--host', metavar='NAME', help='Only on this host, when several have a device of this '
                                                            'name.')
         super().add_arguments(parser)
@@ -144,11 +150,18 @@ class DeviceHistory(History):
     def find(self, store: Store, parsed_args: argparse.Namespace, since_ms: int | None,
              until_ms: int | None) -> list[StoredEvent]:
         host_uuid = _host_uuid(store, parsed_args)
+        if parsed_args.serial is not None:
+            return store.events_of_serial(parsed_args.serial, since_ms, until_ms, host_uuid)
         kind, self._identifier = parsed_args.device
         return [one for one in store.events_of_device(self._identifier, since_ms, until_ms, host_uuid)
                 if kind in (None, one.event.kind)]
 
     def check_known(self, store: Store, parsed_args: argparse.Namespace) -> None:
+        if parsed_args.serial is not None:
+            raise exception.UnknownToStore('card', parsed_args.serial, parsed_args.host, (
+                'no event names its serial number: no instance ever had a device of it, or that was longer ago than '
+                'the history goes back, or before the releases that write serial numbers; "device list" has those of '
+                'this host'))
         kind, identifier = parsed_args.device
         wanted = _host_uuid(store, parsed_args)
         if not store.is_named(identifier, kind, wanted):
@@ -158,7 +171,8 @@ class DeviceHistory(History):
                 'history of the parent says so; "device list" has the names of the devices of this host'))
 
     def what(self, parsed_args: argparse.Namespace) -> str:
-        return f'device {parsed_args.device}' + (f' on host {parsed_args.host}' if parsed_args.host else '')
+        of_card = f'the card {parsed_args.serial}'
+        return (of_card if parsed_args.device is None else f'device {parsed_args.device}') + (f' on host {parsed_args.host}' if parsed_args.host else '')
 
     def other(self, row: Mapping[str, Any]) -> str:
         return str(row['instance_uuid'] or row['device'])

@@ -13,8 +13,8 @@ from devicetrack import vocabulary
 from devicetrack.engine import findings
 from devicetrack.engine.findings import Finding
 from devicetrack.engine.views import Views
-from devicetrack.objects import details
 from devicetrack.objects import identity
+from devicetrack.objects.details import serial_of
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Holding
 from devicetrack.objects.values import InventoryDevice
@@ -149,11 +149,6 @@ class _Comparison:
                         f'{", ".join(sorted(key.identifier for key in keys))}: {owner}'
                         for owner, keys in sorted(owners_of.items())),
                     'move or delete all but one of them, and take a part of the group out of the options')
-
-
-def serial_of(text: str) -> str:
-    """The serial number of the card of a device, by its details; '' if it is unknown."""
-    return details.peek(text).card_serial
 
 
 def _said(value: object) -> str:

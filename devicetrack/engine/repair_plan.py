@@ -165,7 +165,7 @@ def _merged(recorded: str, found: str) -> str:
     """The host's details, with the fields that only the row knows, and those that the host does not tell now."""
     ours, merged = details.from_text(recorded), details.from_text(found)
     compared = identity.compare(recorded, found)
-    for name in (*merged.OF_THE_ROW, *(() if compared is None else compared.untold)):
+    for name in (*merged.OF_THE_ROW, *(() if compared is None else (*compared.untold, *compared.blank))):
         setattr(merged, name, getattr(ours, name))
     return details.to_text(merged)
 

@@ -54,8 +54,9 @@ class DeviceDetails(base.DeviceTrackObject):
     cannot be read now. A class that declares no such fields has all fields but those of
     :attr:`.DeviceDetails.OF_THE_ROW`: then nothing about a device may change while it is owned."""
 
-    card_serial = ''
-    """The serial number of the card that the device is or is on; '' if it has none, or it is unknown."""
+    TOLD: ClassVar[tuple[str, ...]] = ()
+    """The fields that the host cannot always read and that tell no device from another. If one is empty on the host,
+    that is no difference, and the row keeps its value."""
 
     OF_THE_ROW: ClassVar[tuple[str, ...]] = ()
     """The fields that only the row knows, because the claim chose them. The host's are never compared with them."""
@@ -73,6 +74,14 @@ class DeviceDetails(base.DeviceTrackObject):
         host cannot read now, nobody knows whether it is the same device.
         """
         return ()
+
+    @property
+    def serial_number(self) -> str:
+        """The serial number of the card that the device is or is on, or the UUID of a namespace.
+
+        It is '' if there is none, or nobody could read it.
+        """
+        return ''
 
     @classmethod
     def means_same(cls, name: str, one: Any, other: Any) -> bool:
@@ -165,6 +174,10 @@ class VPMEMDetails(DeviceDetails):
         return self.IDENTITY if self.namespace_uuid == self.UNREAD_UUID else ()
 
     @property
+    def serial_number(self) -> str:
+        return '' if self.unknown_identity else str(self.namespace_uuid)
+
+    @property
     def device_api(self) -> str:
         """The backing of the guest's memory. libvirt migrates no running guest from a device to a file, or back."""
         return 'devdax' if self.devpath.startswith('/dev/dax') else 'file'
@@ -191,12 +204,17 @@ class MdevDetails(DeviceDetails):
 
     ``parent`` is libvirt's node-device name of the parent. Rows of earlier releases may have its address instead, if
     libvirt did not know the parent for a while. ``parent_address`` is its PCI address, None for a virtual parent.
-    ``iommu_group`` is None until the device exists.
+    ``iommu_group`` is None until the device exists. ``parent_serial`` is the serial number of the parent's card, or
+    empty if it has none or nobody could read it.
+
+    1.1 added ``parent_serial``.
     """
 
-    VERSION = '1.0'
+    VERSION = '1.1'
     IDENTITY = ('type', 'parent')
     OF_THE_ROW = ('origin',)
+    TOLD = ('parent_serial',)
+    ADDED = {'1.1': TOLD}
     fields = {
         'type': ovo_fields.StringField(),
         'parent': ovo_fields.StringField(),
@@ -204,7 +222,16 @@ class MdevDetails(DeviceDetails):
         'device_api': ovo_fields.StringField(),
         'iommu_group': ovo_fields.IntegerField(nullable=True),
         'origin': fields.OriginField(),
+        'parent_serial': ovo_fields.StringField(default=''),
     }
+
+    @classmethod
+    def convert(cls, data: dict[str, Any], version: str) -> dict[str, Any]:
+        return {'parent_serial': '', **data}
+
+    @property
+    def serial_number(self) -> str:
+        return str(self.parent_serial)
 
     @classmethod
     def means_same(cls, name: str, one: Any, other: Any) -> bool:
@@ -237,18 +264,32 @@ class VFDetails(DeviceDetails):
 
     ``type`` is the number of the type. ``parent`` and ``parent_address`` name the physical function, in the form that
     they have for a mediated device. When a created device is given back, its type is cleared and the function stays.
+    ``parent_serial`` is the serial number of the card, or empty if it has none or nobody could read it.
+
+    1.1 added ``parent_serial``.
     """
 
-    VERSION = '1.0'
+    VERSION = '1.1'
     IDENTITY = ('type', 'parent')
     OF_THE_ROW = ('origin',)
+    TOLD = ('parent_serial',)
+    ADDED = {'1.1': TOLD}
     fields = {
         'type': ovo_fields.StringField(),
         'parent': ovo_fields.StringField(),
         'parent_address': ovo_fields.StringField(),
         'device_api': ovo_fields.StringField(),
         'origin': fields.OriginField(),
+        'parent_serial': ovo_fields.StringField(default=''),
     }
+
+    @classmethod
+    def convert(cls, data: dict[str, Any], version: str) -> dict[str, Any]:
+        return {'parent_serial': '', **data}
+
+    @property
+    def serial_number(self) -> str:
+        return str(self.parent_serial)
 
     @property
     def type_name(self) -> str:
@@ -361,7 +402,7 @@ class PCIDetails(DeviceDetails):
         return 'vfio-pci'
 
     @property
-    def card_serial(self) -> str:               # type: ignore[override]
+    def serial_number(self) -> str:
         return self.serial or self.parent_serial or ''
 
     @property
@@ -413,6 +454,19 @@ def traits_of(text: str) -> tuple[str, ...]:
         return from_text(text).traits if text else ()
     except (exception.UnknownObject, exception.MalformedObject):
         return ()
+
+
+@functools.lru_cache(maxsize=1024)
+def serial_of(text: str, of_parent: bool = False) -> str | None:
+    """The serial number of stored details; None if they have none, or this release cannot read them.
+
+    :param of_parent: only that of the parent's card
+    """
+    try:
+        read = peek(text) if text else DeviceDetails()
+        return (getattr(read, 'parent_serial', None) if of_parent else read.serial_number) or None
+    except (exception.UnknownObject, exception.MalformedObject):
+        return None
 
 
 def is_name_of(name: str, address: str | None) -> bool:

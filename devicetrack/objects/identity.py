@@ -28,8 +28,8 @@ class DetailsComparison(NamedTuple):
 
     ``itself`` has the fields of the identity, ``others`` the rest. ``unread`` are fields of the identity that one side
     could not read. ``learned`` are fields of the identity, among ``others``, that the row has the device without.
-    ``untold`` are fields of the identity that the host has empty and that are no difference for their class: the row
-    keeps its values.
+    ``untold`` are fields of the identity that the host has empty and that are no difference for their class, and
+    ``blank`` fields that tell no device from another and that the host has empty: the row keeps its values.
     """
 
     itself: Fields
@@ -37,6 +37,7 @@ class DetailsComparison(NamedTuple):
     others: Fields
     learned: tuple[str, ...] = ()
     untold: tuple[str, ...] = ()
+    blank: tuple[str, ...] = ()
 
     @property
     def is_same(self) -> bool:
@@ -66,12 +67,13 @@ def compare(recorded: str, found: str) -> DetailsComparison | None:
                           or (name in other.unknown_identity and name in differ)))
     untold = tuple(name for name in differ if name in (one.IDENTITY or ()) and theirs.get(name) == ''
                    and one.means_same(name, ours.get(name), ''))
-    different = {name: (ours.get(name), theirs.get(name)) for name in differ if name not in {*unread, *untold}}
+    blank = tuple(name for name in differ if name in one.TOLD and theirs.get(name) == '')
+    different = {name: (ours.get(name), theirs.get(name)) for name in differ if name not in {*unread, *untold, *blank}}
     learned = tuple(name for name in different if name in one.unknown_identity)
     itself = {name for name, values in different.items() if name in one.identity_fields()
               and name not in learned and not one.means_same(name, *values)}
     return DetailsComparison({name: values for name, values in different.items() if name in itself}, unread,
-                      {name: values for name, values in different.items() if name not in itself}, learned, untold)
+                      {name: values for name, values in different.items() if name not in itself}, learned, untold, blank)
 
 
 def kept(recorded: str, made: str) -> str:
@@ -81,10 +83,11 @@ def kept(recorded: str, made: str) -> str:
     in another way. An empty text is no spelling of another.
     """
     compared = None if alike(recorded, made) else compare(recorded, made)
-    if compared is None or (compared.is_same and not compared.untold):
+    if compared is None or (compared.is_same and not compared.untold and not compared.blank):
         return made
     before, after = details.from_text(recorded), details.from_text(made)
-    for name in {*compared.itself, *compared.unread, *compared.untold}.intersection(before.IDENTITY or ()):
+    for name in {*compared.itself, *compared.unread, *compared.untold}.intersection(before.IDENTITY or ()).union(
+            compared.blank):
         if getattr(before, name) is not None:
             setattr(after, name, getattr(before, name))
     return details.to_text(after)

@@ -486,6 +486,14 @@ class Store(abc.ABC):
         """
 
     @abc.abstractmethod
+    def events_of_serial(self, serial: str, since_ms: int | None = None, until_ms: int | None = None,
+                         host_uuid: str | None = None) -> list[StoredEvent]:
+        """The events of the devices whose card has this serial number, and of a namespace with this UUID.
+
+        The oldest event comes first. The times and the host are as for :meth:`events_of_device`.
+        """
+
+    @abc.abstractmethod
     def events_of_instance(self, instance_uuid: str, since_ms: int | None = None,
                            until_ms: int | None = None) -> list[StoredEvent]:
         """The events of an instance on every host, the oldest first. The times are as for :meth:`events_of_device`."""

@@ -8,6 +8,7 @@ import time
 from devicetrack import vocabulary
 from devicetrack.objects import event as events
 from devicetrack.objects import values
+from devicetrack.objects.details import serial_of
 from devicetrack.objects.event import Event
 from devicetrack.objects.event import Note
 from devicetrack.objects.values import Record
@@ -22,7 +23,7 @@ def events_of(changes: api.Changes) -> tuple[Event, ...]:
         record = insert[0]
         if record.migration_uuid is None and _is_claim(record):
             return (Event(record.host_uuid, record.kind, record.identifier, events.CLAIMED, at_ms, record.instance_uuid,
-                          None, record.claim_id, note.request_id, None, record.parent),)
+                          None, record.claim_id, note.request_id, None, record.parent, serial_of(record.details)),)
     return (*(event for record in delete for event in _deleted(record, note, at_ms)),
             *(event for one in update for event in _updated(one, note, at_ms)),
             *(_inserted(record, note, at_ms) for record in insert))
@@ -30,7 +31,8 @@ def events_of(changes: api.Changes) -> tuple[Event, ...]:
 
 def _event(event: str, record: Record, note: Note, at_ms: int, details: str | None = None) -> Event:
     return Event(record.host_uuid, record.kind, record.identifier, event, at_ms, record.instance_uuid,
-                 record.migration_uuid, record.claim_id, note.request_id, details, record.parent)
+                 record.migration_uuid, record.claim_id, note.request_id, details, record.parent,
+                 serial_of(record.details))
 
 
 def _inserted(record: Record, note: Note, at_ms: int) -> Event:
@@ -58,8 +60,10 @@ def _deleted(record: Record, note: Note, at_ms: int) -> Iterator[Event]:
 
 def _updated(update: api.Update, note: Note, at_ms: int) -> Iterator[Event]:
     before, after = update
-    if before.instance_uuid != after.instance_uuid:
-        yield _event(events.FORGOTTEN, before, note, at_ms)
+    other_card = before.details != after.details and _is_other_card(before, after)
+    if before.instance_uuid != after.instance_uuid or other_card:
+        yield _event(events.FORGOTTEN, before, note, at_ms,
+                     events.text(reason='another card is in its place') if other_card else None)
         yield _event(events.RECOVERED, after, note, at_ms)
     elif before.state != after.state == vocabulary.RELEASING:
         yield _event(events.RELEASED, after, note, at_ms, _ends(note) if before.migration_uuid is not None else None)
@@ -75,6 +79,12 @@ def _updated(update: api.Update, note: Note, at_ms: int) -> Iterator[Event]:
         yield _event(events.STARTED, after, note, at_ms)
     elif before.details != after.details or (after.was_realized and not before.was_realized):
         yield _event(events.REALIZED, after, note, at_ms)
+
+
+def _is_other_card(before: Record, after: Record) -> bool:
+    """Whether the device of a row was made on another card than before: the history of each card says so."""
+    had, has = serial_of(before.details), serial_of(after.details)
+    return None not in (had, has) and had != has
 
 
 def _ends(note: Note) -> str | None:

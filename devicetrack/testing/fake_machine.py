@@ -177,10 +177,12 @@ class Machine:
             for number in range(vfs))]
 
     def add_parent(self, name: str, costs: Mapping[str, int] | None = None, units: int = 16,
-                   resource_class: str = 'VGPU', numa_node: int | None = 0, address: str | None = None) -> None:
+                   resource_class: str = 'VGPU', numa_node: int | None = 0, address: str | None = None,
+                   serial: str = '') -> None:
         """Add a parent. By default it makes 16 devices of the type ``nvidia-35``, which count as ``VGPU``.
 
         :param costs: how many of the ``units`` one device of the type takes
+        :param serial: the serial number of its card
         :raises ValueError: ``costs`` has several types, and a parent makes one type of a resource class
         """
         costs = dict(costs or {'nvidia-35': 1})
@@ -189,7 +191,7 @@ class Machine:
         templates = {
             device_type: details_text(
                 MdevDetails, type=device_type, parent=name, parent_address=address, device_api='vfio-pci',
-                iommu_group=None, origin=vocabulary.CREATED)
+                iommu_group=None, origin=vocabulary.CREATED, parent_serial=serial)
             for device_type in costs}
         self.resource_classes.add(resource_class)
         self.parents[name] = Parent(name, units, costs, resource_class, numa_node, address, templates)

@@ -236,6 +236,11 @@ class StagedStore(api.Store):
         found: list[api.StoredEvent] = self._call('events_of_device', identifier, since_ms, until_ms, host_uuid)
         return found
 
+    def events_of_serial(self, serial: str, since_ms: int | None = None, until_ms: int | None = None,
+                         host_uuid: str | None = None) -> list[api.StoredEvent]:
+        found: list[api.StoredEvent] = self._call('events_of_serial', serial, since_ms, until_ms, host_uuid)
+        return found
+
     def events_of_instance(self, instance_uuid: str, since_ms: int | None = None,
                            until_ms: int | None = None) -> list[api.StoredEvent]:
         found: list[api.StoredEvent] = self._call('events_of_instance', instance_uuid, since_ms, until_ms)

@@ -16,7 +16,7 @@ from devicetrack.objects import values
 from devicetrack.store import api
 
 # The newest revision under migrations/, named here so that checking a store needs no alembic. A test compares.
-REVISION: Final = '0013'
+REVISION: Final = '0014'
 
 metadata: Final = sa.MetaData()
 
@@ -133,9 +133,9 @@ leftovers: Final = sa.Table(
     **_MARIADB)
 
 # Events: rows are added, and the oldest deleted. The number tells which came first, because a clock may be set back.
-# The indexes serve the events of a host, of a device or parent, and of an instance. SQLite has none: a file has the
-# events of one host, and the primary key finds the oldest. A person waits a second until a million events are read, but
-# each index would cost every claim some hundredths of its time.
+# The indexes serve the events of a host, of a device, parent or card, and of an instance. SQLite has none: a file has
+# the events of one host, and the primary key finds the oldest. A person waits a second until a million events are read,
+# but each index would cost every claim some hundredths of its time.
 events: Final = sa.Table(
     'events', metadata,
     sa.Column('number', sa.BigInteger().with_variant(sa.Integer(), 'sqlite'), primary_key=True, autoincrement=True),
@@ -150,10 +150,12 @@ events: Final = sa.Table(
     sa.Column('request_id', sa.String(event.REQUEST_ID_LENGTH), nullable=True),
     sa.Column('details', sa.Text, nullable=True),
     sa.Column('parent', sa.String(255), nullable=True),
+    sa.Column('serial', sa.String(255), nullable=True),
     sa.Index('ix_events_host_uuid_number', 'host_uuid', 'number').ddl_if(callable_=_is_on_server),
     sa.Index('ix_events_instance_uuid', 'instance_uuid').ddl_if(callable_=_is_on_server),
     sa.Index('ix_events_identifier', 'identifier').ddl_if(callable_=_is_on_server),
     sa.Index('ix_events_parent', 'parent').ddl_if(callable_=_is_on_server),
+    sa.Index('ix_events_serial', 'serial').ddl_if(callable_=_is_on_server),
     **_MARIADB)
 
 TABLES: Final[dict[Any, sa.Table]] = {

@@ -406,6 +406,11 @@ class SQLStore(database.Database, api.Store):
         return self._events(queries.EVENTS_OF_DEVICE_ON_HOST, {'identifier': identifier, 'host_uuid': host_uuid},
                             since_ms, until_ms)
 
+    def events_of_serial(self, serial: str, since_ms: int | None = None, until_ms: int | None = None,
+                         host_uuid: str | None = None) -> list[api.StoredEvent]:
+        return self._events(queries.EVENTS_OF_SERIAL.filter_by(**_given(host_uuid=host_uuid)), {'serial': serial},
+                            since_ms, until_ms)
+
     def events_of_instance(self, instance_uuid: str, since_ms: int | None = None,
                            until_ms: int | None = None) -> list[api.StoredEvent]:
         return self._events(queries.EVENTS_OF_INSTANCE, {'instance_uuid': instance_uuid}, since_ms, until_ms)

@@ -54,7 +54,7 @@ _READS: Final = frozenset(('check', 'check_epoch', 'host', 'hosts', 'records', '
                            'operator_requests_of_host', 'withheld', 'declarations', 'declarations_of_host',
                            'get_inventory', 'get_usage', 'guest_config', 'guest_records', 'realize', 'unclaim', 'wipe',
                            'create', 'destroy', 'migration_types', 'live_migration_obstacles', 'count_events',
-                           'events_of_device', 'events_of_instance'))
+                           'events_of_device', 'events_of_serial', 'events_of_instance'))
 
 
 def _at_once(pool: workers.Workers[Any], _pieces: int = 1) -> None:

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 
 from devicetrack import exception
 from devicetrack import vocabulary
+from devicetrack.objects import details
 from devicetrack.objects.event import Event
 from devicetrack.objects.event import Note
 from devicetrack.objects.event import Wiped
@@ -22,6 +23,7 @@ from devicetrack.tests.functional.store.records import moved_on
 from devicetrack.tests.functional.store.records import record
 from devicetrack.tests.functional.store.records import update
 from devicetrack.tests.functional.store.test_contract import StoreTestCase
+from devicetrack.tests.unit.objects import samples
 
 REQUEST = 'req-6e0b8a9e-5f3f-4c0e-8f8e-0a3c6f1d2b4a'
 
@@ -72,8 +74,32 @@ class TestWriting(EventsTestCase):
         self.at_an_epoch().write(insert(row)._replace(note=Note(REQUEST)))
         [found] = self.store.events_of_device('ns0')
         self.assertEqual(Event(row.host_uuid, 'vpmem', 'ns0', 'claimed', found.event.at_ms, row.instance_uuid, None,
-                               row.claim_id, REQUEST), found.event)
+                               row.claim_id, REQUEST, serial=details.serial_of(row.details)), found.event)
         self.assertLess(1_700_000_000_000, found.event.at_ms)
+
+    def test_each_names_the_card_of_its_row(self) -> None:
+        card, other = samples.mdev_details(), samples.mdev_details()
+        card.parent_serial, other.parent_serial = 'S1', 'S2'
+        made = record('d0', kind='mdev', details=details.to_text(card))
+        store = self.at_an_epoch()
+        store.write(insert(made))
+        store.write(insert(*[record(f'd{number}', kind='mdev', details=details.to_text(other)) for number in (1, 2)]))
+        store.write(insert(record('ns0')))
+        store.write(delete(made))
+        self.assertEqual(['claimed', 'released', 'freed'], [
+            one.event.event for one in self.store.events_of_serial('S1')])
+        self.assertEqual(['d1', 'd2'], [one.event.identifier for one in self.store.events_of_serial('S2')])
+        self.assertEqual([], self.store.events_of_serial('S1', host_uuid='f' * 36))
+        self.assertEqual([], self.store.events_of_serial('S1', since_ms=1 << 62))
+
+    def test_a_card_in_the_place_of_another_ends_the_history_of_that_one(self) -> None:
+        card, other = samples.mdev_details(), samples.mdev_details()
+        card.parent_serial, other.parent_serial = 'S1', 'S2'
+        made = record('d0', kind='mdev', state=vocabulary.ACTIVE, details=details.to_text(card))
+        self.store.write(insert(made))
+        self.store.write(update(made, details=details.to_text(other)))
+        self.assertEqual([['recovered', 'forgotten'], ['recovered']], [
+            [one.event.event for one in self.store.events_of_serial(serial)] for serial in ('S1', 'S2')])
 
     def test_the_latest_of_a_host_are_the_newest_first(self) -> None:
         for number in range(3):

@@ -356,8 +356,8 @@ class TestIndexes(StoreTestCase):
         index = sa.Index(name, sa.column('x'), _table=sa.Table(table, sa.MetaData()))
         self.store.transact(lambda connection: connection.execute(sa.schema.DropIndex(index)))
 
-    def test_a_device_and_a_parent_have_one(self) -> None:
-        self.assertLessEqual({'ix_events_identifier', 'ix_events_parent'}, self.made)
+    def test_a_device_a_parent_and_a_card_have_one(self) -> None:
+        self.assertLessEqual({'ix_events_identifier', 'ix_events_parent', 'ix_events_serial'}, self.made)
 
     def test_a_missing_one_is_made(self) -> None:
         self.drop('ix_events_parent', 'events')

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from devicetrack import exception
 from devicetrack import vocabulary
+from devicetrack.objects import details
 from devicetrack.objects.event import Event
 from devicetrack.objects.values import Leftover
 from devicetrack.store import api
@@ -27,6 +28,7 @@ from devicetrack.tests.functional.store.records import insert
 from devicetrack.tests.functional.store.records import put
 from devicetrack.tests.functional.store.records import record
 from devicetrack.tests.functional.store.records import update
+from devicetrack.tests.unit.objects import samples
 
 _ROWS = [record('ns0', numa_node=1, position=3), record('ns1', migration_uuid=records.MIGRATION_UUID, parent='p')]
 _REQUEST = api.OperatorRequest('0' * 36, records.HOST_UUID, 'cordon', '{}', 1)
@@ -337,7 +339,7 @@ class TestFromNinth(UpgradeTestCase):
         self.fill('assignments', [self.row], ('was_realized',))
         self.before = Event(records.HOST_UUID, 'vpmem', 'ns1', 'claimed', 7, self.row.instance_uuid, None, 'c', 'req-1',
                             '{"to": "b"}')
-        self.fill('events', [self.before], {'parent'})
+        self.fill('events', [self.before], {'parent', 'serial'})
 
     def test_events_are_kept_and_new_ones_name_the_parent(self) -> None:
         self.assertRaises(exception.SchemaMismatch, self.store.events_of_device, 'ns1')
@@ -426,12 +428,49 @@ class TestFromEleventh(UpgradeTestCase):
         self.assertEqual(_columns(new), _columns(self.store))
 
 
+class TestFromThirteenth(UpgradeTestCase):
+    """From revision 0013: the events name no card."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.make('0013')
+        self.older = record('d0', kind='mdev', details=details.to_text(samples.mdev_details()).replace(
+            ',"parent_serial":""', '').replace('"1.1"', '"1.0"'))
+        self.fill('hosts', [api.Host(records.HOST_UUID, 'compute-1', 'digest')], ())
+        self.fill('assignments', [self.older], ())
+        self.before = Event(records.HOST_UUID, 'mdev', 'd0', 'claimed', 7, self.older.instance_uuid)
+        # A release that did not write serial numbers put one there, for what the service hands out.
+        self.of_service = Event(records.HOST_UUID, 'pci', '0000:01:00.0', 'claimed', 8, 'a' * 36, parent='S1')
+        self.fill('events', [self.before, self.of_service], {'serial'})
+
+    def test_events_are_kept_and_new_ones_name_the_card(self) -> None:
+        self.assertRaises(exception.SchemaMismatch, self.store.events_of_serial, 'S1')
+        self.assertEqual(models.REVISION, schema.sync(self.store))
+        card = samples.mdev_details()
+        card.parent_serial = 'S1'
+        self.store.write(update(self.older, details=details.to_text(card)))
+        kept, *added = [one.event for one in self.store.events_of_device('d0')]
+        self.assertEqual(self.before, kept)
+        self.assertEqual([('started', 'S1')], [(one.event, one.serial) for one in added])
+        self.assertEqual([self.of_service, *added], [one.event for one in self.store.events_of_serial('S1')])
+
+    def test_a_run_that_ended_before_it_wrote_the_version_is_done_again(self) -> None:
+        schema.sync(self.store)
+        self.run_statement("UPDATE alembic_version SET version_num = '0013'")
+        self.assertEqual(models.REVISION, schema.sync(self.store))
+
+    def test_the_tables_are_those_of_a_new_store(self) -> None:
+        schema.sync(self.store)
+        new = self.useFixture(self.database()).store
+        self.assertEqual(_columns(new), _columns(self.store))
+
+
 class TestCutShort(UpgradeTestCase):
     """MariaDB commits after each statement of a migration: one that is cut short leaves the first of them done."""
 
     scenarios = [(f'after {done} of {made}', {'database': databases.MariaDBStore, 'made': made, 'done': done})
                  for made, done in (*((made, done) for made in (None, '0001') for done in range(1, 6)), ('0004', 1),
-                                    ('0005', 1), ('0007', 1), ('0007', 2), ('0010', 1), ('0012', 1), ('0012', 2))]
+                                    ('0005', 1), ('0007', 1), ('0007', 2), ('0010', 1), ('0012', 1), ('0012', 2), ('0012', 3))]
     made: str | None
     done: int
 

@@ -88,6 +88,52 @@ class LifeTestCase(HistoryCommandTestCase):
         self.assertEqual(int(at.timestamp()), wiped['at_ms'] // 1000)
 
 
+class CardTestCase(HistoryCommandTestCase):
+
+    def test_it_follows_the_card_to_another_address(self) -> None:
+        self.host.machine.add_parent('0000:84:00.0', serial='S1')
+        self.host.audit()
+        first = self.host.spawn(vgpu=1)
+        self.host.delete(first)
+        del self.host.machine.parents['0000:84:00.0']
+        self.host.machine.add_parent('0000:3b:00.0', serial='S1')
+        self.host.audit()
+        second = self.host.spawn(vgpu=1)
+        found = self.program.ask('device', 'history', '--serial', 'S1')
+        self.assertEqual([first.uuid, second.uuid], list(dict.fromkeys(row['instance_uuid'] for row in found)))
+        self.assertEqual({'S1'}, {row['serial'] for row in found})
+        self.assertEqual(['0000:84:00.0', '0000:3b:00.0'], list(dict.fromkeys(row['parent'] for row in found)))
+        [held] = self.program.ask('device', 'list', '--status', 'held')
+        self.assertEqual('S1', held['serial'])
+        self.assertEqual('S1', self.program.ask('device', 'show', held['device'])['serial'])
+        self.assertEqual({'S1'}, {row['serial'] for row in self.program.ask('device', 'list', '--status', 'creatable')})
+
+    def test_a_namespace_has_its_uuid(self) -> None:
+        instance = self.host.spawn(pmem=1)
+        [device] = self.program.ask('device', 'list', '--status', 'held')
+        self.assertEqual(device['details']['namespace_uuid'], device['serial'])
+        self.host.delete(instance)
+        found = self.program.ask('device', 'history', '--serial', device['serial'])
+        self.assertEqual(self.program.ask('device', 'history', device['device']), found)
+
+    def test_what_withholds_it_is_of_the_card(self) -> None:
+        self.host.machine.add_parent('0000:84:00.0', serial='S1')
+        made = self.host.machine.add_mdev('0000:84:00.0')
+        self.host.audit()
+        self.host.manager.cordon('mdev', made.identifier, reason='hot')
+        self.host.manager.cordon('mdev', '0000:84:00.0', parent=True, reason='hot')
+        self.assertEqual([('withheld', 'device'), ('withheld', 'parent')], [
+            (row['event'], row['scope']) for row in self.program.ask('device', 'history', '--serial', 'S1')])
+
+    def test_one_that_nobody_knows_is_refused(self) -> None:
+        answer = self.program.run('device', 'history', '--serial', 'S9')
+        self.assertIn('no card S9', answer.err)
+
+    def test_it_takes_a_device_or_a_card(self) -> None:
+        for arguments in ((), ('d0', '--serial', 'S1')):
+            self.assertEqual(cmd_base.USAGE, self.program.run('device', 'history', *arguments).code)
+
+
 class TextTestCase(HistoryCommandTestCase):
 
     def test_a_line_for_each_event_and_what_it_says_below(self) -> None:

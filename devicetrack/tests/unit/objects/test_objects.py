@@ -29,7 +29,7 @@ HASHES = {
     'devicetrack.InstancePCIRequests': '1.0-3928680ff73c1b9e8a1d15042f6c8287',
     'devicetrack.InstanceResources': '1.2-c5c5ff390888a26069d419003cd27064',
     'devicetrack.LiveMigrationCheck': '1.0-c7a680398d6e3413c1aec3867e383b20',
-    'devicetrack.MdevDetails': '1.0-e7ea586f79ca4a487bf75dbfb39ba06e',
+    'devicetrack.MdevDetails': '1.1-763d971eaa312bc84322d3747f78af13',
     'devicetrack.MigrationContext': '1.3-ad1655974dbd533161fadebcd47dc206',
     'devicetrack.NetworkPort': '1.0-7d350c97a7a5dff719703f16d3ca8411',
     'devicetrack.Provider': '1.1-4318bb38623dc6e8839a8d49364da346',
@@ -37,7 +37,7 @@ HASHES = {
     'devicetrack.PCIDevice': '1.0-66a5736c874193b69593e5a1fe2ec8ea',
     'devicetrack.PCIDeviceList': '1.0-15ecf022a68ddbb8c2a6739cfc9f8f5e',
     'devicetrack.PCIDetails': '1.4-8f82f9e45d94b39ad1ef75dc3d617fdf',
-    'devicetrack.VFDetails': '1.0-57916d9dc62a604a088002a9a162a0d1',
+    'devicetrack.VFDetails': '1.1-03a3c4bf3e0d1f8e62ab9aa8dbf27209',
     'devicetrack.VPMEMDetails': '1.0-808c311127a19643fafa92de6aeb67a4',
 }
 

@@ -354,3 +354,51 @@ class SubsystemDetailsTestCase(base.TestCase):
 
     def test_another_subsystem_is_another_device(self):
         self.assertIs(False, identity.same_device(self.function('nqn.a'), self.function('nqn.b')))
+
+
+class CardDetailsTestCase(base.TestCase):
+    """``MdevDetails`` 1.1 and ``VFDetails`` 1.1, which added the serial number of the card."""
+
+    scenarios = [(made.__name__, {'made': staticmethod(made)}) for made in (samples.mdev_details, samples.vf_details)]
+
+    def text(self, serial, version=None):
+        device = self.made()
+        device.parent_serial = serial
+        return json.dumps(device.obj_to_primitive(target_version=version))
+
+    def test_what_1_0_stored_is_the_same_device_on_an_unknown_card(self):
+        older = self.text('S1', '1.0')
+        self.assertFalse(details.is_current(older))
+        self.assertEqual(('', None), (details.from_text(older).parent_serial, details.serial_of(older)))
+        self.assertIs(True, identity.same_device(older, self.text('S1')))
+        self.assertEqual({'parent_serial': ('', 'S1')}, identity.compare(older, self.text('S1')).others)
+
+    def test_a_card_in_the_place_of_another_makes_no_other_device(self):
+        self.assertIs(True, identity.same_device(self.text('S1'), self.text('S2')))
+        self.assertEqual('S2', details.serial_of(identity.kept(self.text('S1'), self.text('S2'))))
+
+    def test_a_card_that_cannot_be_read_now_is_no_difference(self):
+        compared = identity.compare(self.text('S1'), self.text(''))
+        self.assertEqual(({}, {}, True), (compared.itself, compared.others, compared.is_certain))
+        self.assertEqual('S1', details.serial_of(identity.kept(self.text('S1'), self.text(''))))
+
+
+class SerialNumberTestCase(base.TestCase):
+
+    def test_each_kind_has_one(self):
+        disk, function, namespace = samples.pci_details(), samples.pci_details(), samples.vpmem_details()
+        disk.serial, function.serial, function.parent_serial = 'S1', '', 'S2'
+        self.assertEqual(['S1', 'S2', namespace.namespace_uuid], [
+            details.serial_of(details.to_text(one)) for one in (disk, function, namespace)])
+
+    def test_of_the_parent_is_that_of_its_card_alone(self):
+        function, namespace = samples.pci_details(), samples.vpmem_details()
+        function.serial, function.parent_serial = '', 'S2'
+        self.assertEqual(['S2', None], [
+            details.serial_of(details.to_text(one), of_parent=True) for one in (function, namespace)])
+
+    def test_what_cannot_be_read_has_none(self):
+        namespace = samples.vpmem_details()
+        namespace.namespace_uuid = objects.VPMEMDetails.UNREAD_UUID
+        self.assertEqual([None] * 3, [details.serial_of(text) for text in (
+            '', 'damaged', details.to_text(namespace))])
