@@ -30,10 +30,10 @@ class List(base.Stream):
     the host said last. Exit code 3 when a host is unknown. Reads only the mirror.
     """
 
-    columns = (*device.List.columns, *(name for name in ('serial', *mirrored.AGE) if name not in device.List.columns))
+    columns = (*device.List.columns, *mirrored.AGE)
     in_table = ('host', 'device', 'status', 'resource_class', 'parent', 'instance_uuid', 'reasons')
-    in_long = ('host', *device.List.in_long, 'serial', 'age_s', 'unknown_since')
-    if_filled = (*device.List.if_filled, 'serial', 'unknown_since')
+    in_long = ('host', *device.List.in_long, 'age_s', 'unknown_since')
+    if_filled = (*device.List.if_filled, 'unknown_since')
     prose = device.List.prose
     spare = ('resource_class', 'since', 'parent')
     below = ('device', 'instance_uuid', 'reasons')

@@ -171,8 +171,8 @@ class DeviceHistory(History):
                 'history of the parent says so; "device list" has the names of the devices of this host'))
 
     def what(self, parsed_args: argparse.Namespace) -> str:
-        of_card = f'the card {parsed_args.serial}'
-        return (of_card if parsed_args.device is None else f'device {parsed_args.device}') + (f' on host {parsed_args.host}' if parsed_args.host else '')
+        what = f'device {parsed_args.device}' if parsed_args.serial is None else f'the card {parsed_args.serial}'
+        return what + (f' on host {parsed_args.host}' if parsed_args.host else '')
 
     def other(self, row: Mapping[str, Any]) -> str:
         return str(row['instance_uuid'] or row['device'])
