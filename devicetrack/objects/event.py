@@ -43,8 +43,8 @@ class Event(NamedTuple):
     are None where there is none. ``request_id`` is that of the service's context; None for what the manager did by
     itself. ``details`` is a JSON object with the facts that only this sort of event has (:attr:`more`), or None.
     ``parent`` is the parent that the device's row names; None for a device without one, and for events that are about
-    no row. ``serial`` is the serial number of the device's card, or the UUID of a namespace, as the row or the host told
-    it then; None if nobody knew it, and in events of releases that did not write it.
+    no row. ``serial`` is the serial number of the device's card, or the UUID of a namespace, as the row or the host
+    told it then; None if nobody knew it, and in events of releases that did not write it.
     """
 
     host_uuid: str

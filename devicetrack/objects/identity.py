@@ -70,10 +70,10 @@ def compare(recorded: str, found: str) -> DetailsComparison | None:
     blank = tuple(name for name in differ if name in one.TOLD and theirs.get(name) == '')
     different = {name: (ours.get(name), theirs.get(name)) for name in differ if name not in {*unread, *untold, *blank}}
     learned = tuple(name for name in different if name in one.unknown_identity)
-    itself = {name for name, values in different.items() if name in one.identity_fields()
+    itself = {name: values for name, values in different.items() if name in one.identity_fields()
               and name not in learned and not one.means_same(name, *values)}
-    return DetailsComparison({name: values for name, values in different.items() if name in itself}, unread,
-                      {name: values for name, values in different.items() if name not in itself}, learned, untold, blank)
+    others = {name: values for name, values in different.items() if name not in itself}
+    return DetailsComparison(itself, unread, others, learned, untold, blank)
 
 
 def kept(recorded: str, made: str) -> str:

@@ -470,7 +470,8 @@ class TestCutShort(UpgradeTestCase):
 
     scenarios = [(f'after {done} of {made}', {'database': databases.MariaDBStore, 'made': made, 'done': done})
                  for made, done in (*((made, done) for made in (None, '0001') for done in range(1, 6)), ('0004', 1),
-                                    ('0005', 1), ('0007', 1), ('0007', 2), ('0010', 1), ('0012', 1), ('0012', 2), ('0012', 3))]
+                                    ('0005', 1), ('0007', 1), ('0007', 2), ('0010', 1), ('0012', 1), ('0012', 2),
+                                    ('0012', 3))]
     made: str | None
     done: int
 
