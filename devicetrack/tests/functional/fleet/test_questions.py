@@ -152,6 +152,7 @@ class HistoryTestCase(QuestionsTestCase):
 
     def test_it_is_that_of_the_hosts_own_commands(self) -> None:
         ours = self.useFixture(program.Program(self.one.configuration, self.one.machine))
+        self.fleet.push(self.one)
         for question in (['instance', 'history', self.first.uuid], ['device', 'history', 'vpmem/d0', '--host', 'one']):
             there = ours.ask(*question)
             here = self.fleet.ask('fleet', *question)

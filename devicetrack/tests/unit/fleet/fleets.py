@@ -45,19 +45,19 @@ class Fleet(base_fixtures.Fixture):
     def push(self, host: fixtures.Host, serials: dict[str, str] | None = None) -> None:
         """Put into the mirror what a host says of itself.
 
-        :param serials: serial numbers by the identifiers of devices
+        :param serials: other serial numbers than the host's, by the identifiers of devices
         """
         known = serials or {}
         ours = self.useFixture(program.Program(host.configuration, host.machine))
         uuid = host.manager.host_uuid
         lines = json.loads(ours.run('device', 'list', '-f', 'json').out)
         devices = [{'host_uuid': uuid, 'position': number, 'digest': '', 'line': json.dumps(line), 'serial': known.get(
-            line['identifier']), **{name: line[name] for name in ('kind', 'identifier', 'status', 'amount',
+            line['identifier'], line['serial']), **{name: line[name] for name in ('kind', 'identifier', 'status', 'amount',
                                                                   'resource_class', 'parent', 'numa_node',
                                                                   'instance_uuid')}}
                    for number, line in enumerate(lines)]
         events = [{**dict.fromkeys(models.fleet_events.columns.keys()), **one.event._asdict(), 'number': one.number,
-                   'digest': f'{one.number}', 'serial': known.get(one.event.identifier)}
+                   'digest': f'{one.number}', 'serial': known.get(one.event.identifier, one.event.serial)}
                   for one in host.store.latest_events(uuid, 1000)]
 
         observer = report.Observer(host.store.hosts()[0], ours._load_driver(host.configuration.conf, host.name),
