@@ -51,10 +51,10 @@ class Fleet(base_fixtures.Fixture):
         ours = self.useFixture(program.Program(host.configuration, host.machine))
         uuid = host.manager.host_uuid
         lines = json.loads(ours.run('device', 'list', '-f', 'json').out)
-        devices = [{'host_uuid': uuid, 'position': number, 'digest': '', 'line': json.dumps(line), 'serial': known.get(
-            line['identifier'], line['serial']), **{name: line[name] for name in ('kind', 'identifier', 'status', 'amount',
-                                                                  'resource_class', 'parent', 'numa_node',
-                                                                  'instance_uuid')}}
+        devices = [{'host_uuid': uuid, 'position': number, 'digest': '', 'line': json.dumps(line),
+                    'serial': known.get(line['identifier'], line['serial']),
+                    **{name: line[name] for name in ('kind', 'identifier', 'status', 'amount', 'resource_class',
+                                                     'parent', 'numa_node', 'instance_uuid')}}
                    for number, line in enumerate(lines)]
         events = [{**dict.fromkeys(models.fleet_events.columns.keys()), **one.event._asdict(), 'number': one.number,
                    'digest': f'{one.number}', 'serial': known.get(one.event.identifier, one.event.serial)}
