@@ -371,7 +371,9 @@ class CardDetailsTestCase(base.TestCase):
         self.assertFalse(details.is_current(older))
         self.assertEqual(('', None), (details.from_text(older).parent_serial, details.serial_of(older)))
         self.assertIs(True, identity.same_device(older, self.text('S1')))
-        self.assertEqual({'parent_serial': ('', 'S1')}, identity.compare(older, self.text('S1')).others)
+        compared = identity.compare(older, self.text('S1'))
+        assert compared is not None
+        self.assertEqual({'parent_serial': ('', 'S1')}, compared.others)
 
     def test_a_card_in_the_place_of_another_makes_no_other_device(self):
         self.assertIs(True, identity.same_device(self.text('S1'), self.text('S2')))
@@ -379,6 +381,7 @@ class CardDetailsTestCase(base.TestCase):
 
     def test_a_card_that_cannot_be_read_now_is_no_difference(self):
         compared = identity.compare(self.text('S1'), self.text(''))
+        assert compared is not None
         self.assertEqual(({}, {}, True), (compared.itself, compared.others, compared.is_certain))
         self.assertEqual('S1', details.serial_of(identity.kept(self.text('S1'), self.text(''))))
 
