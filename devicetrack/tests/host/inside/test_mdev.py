@@ -19,6 +19,7 @@ from devicetrack.compatibility.facts import UnknownVersion
 from devicetrack.compatibility.rules import decide
 from devicetrack.compatibility.rules import VERSION_UNKNOWN
 from devicetrack.engine import findings
+from devicetrack.engine import migrations
 from devicetrack.objects import details
 from devicetrack.objects import DeviceRequest
 from devicetrack.testing import fixtures
@@ -111,6 +112,7 @@ class ClaimTestCase(MdevTestCase):
         identifiers = host.devices(instance)
         self.assert_made(identifiers)
         host.manager.started(host.context, instance)
+        host.service.known = {instance.uuid: migrations.INSTANCE_HERE}      # it has no domain
         self.addCleanup(self.run_program, 'modprobe', 'mtty')
         self.start_definitions()
         self.run_program('modprobe', '--remove', 'mtty')
