@@ -154,6 +154,17 @@ class CleaningTestCase(test_pci_in_placement.PlacementPCIReportingTests):
             self.assertIn('somebody else lifted its reservation', ' '.join(self.audit()))
         self.assertEqual(OLD, self.disk.content[:len(OLD)])
 
+    def test_a_function_that_is_no_longer_for_one_time_use_stays_as_it_is(self) -> None:
+        self.delete(self.boot())
+        [spec] = self.tracker.pci_tracker.dev_filter.specs
+        for times in (1, 2):
+            spec.tags['one_time_use'] = 'true'
+            with self.asked(times, lambda: spec.tags.update(one_time_use='false')):
+                self.audit()
+            self.assertEqual((times, 1, OLD), (times, self.reserved(), self.disk.content[:len(OLD)]))
+        spec.tags['one_time_use'] = 'true'
+        self.assertEqual(([], 0, True), (self.audit(), self.reserved(), self.is_zero()))
+
     def asked(self, times: int, then: Callable[[], object]) -> Any:
         """Let something happen before placement is asked for the so manieth time about a disk that waits."""
         ask, left = pci_cleaning.NovaDevices._waiting, [times]
