@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Collection
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -125,6 +126,9 @@ class Backend(abc.ABC):
 
     def prepare_to_write(self, connection: sa.Connection) -> None:
         """Prepare a connection, on which no transaction is open, for one that writes."""
+
+    def catch_up(self, connection: sa.Connection, host_uuids: Collection[str]) -> None:
+        """In a cluster, end other nodes' transactions that hold the hosts' rows, and have this node see the rest."""
 
     # -- errors --------------------------------------------------------------------------------------------------------
 

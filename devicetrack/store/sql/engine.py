@@ -42,6 +42,9 @@ WRITES: Final = 'devicetrack_writes'
 # have an @, too.
 _IN_PASSWORD: Final = re.compile('@.*/')
 
+_SEVERAL_HOSTS: Final = ('several hosts of PostgreSQL are given as '
+                         '@/DATABASE?host=A:PORT&host=B:PORT&target_session_attrs=read-write')
+
 # After this time the kernel begins to ask the host of a silent server whether it is there.
 _SILENCE_S: Final = 30
 
@@ -80,7 +83,8 @@ def place(conf: cfg.ConfigOpts, state_path: str | None = None, group: str = stor
         url = sa.make_url(connection)
     except (sa_exc.ArgumentError, ValueError):
         # The URL is neither shown nor chained: it may hold a password.
-        raise exception.InvalidConfiguration(option, '(not shown)', 'it is no SQLAlchemy URL') from None
+        raise exception.InvalidConfiguration(
+            option, '(not shown)', f'it is no SQLAlchemy URL; {_SEVERAL_HOSTS}') from None
     if '@' in (url.host or '') or (url.get_backend_name() != 'sqlite' and _IN_PASSWORD.search(url.database or '')):
         # SQLAlchemy ends the password at the first @, and takes the rest of it for a part of the host, or with a slash
         # for one of the database.
@@ -95,9 +99,16 @@ def place(conf: cfg.ConfigOpts, state_path: str | None = None, group: str = stor
             raise exception.InvalidConfiguration(option, shown, 'the path must be absolute: a service starts in any '
                                                                 'directory')
         return _file(url.database, conf, option)
+    several = ',' in (url.host or '') or not isinstance(url.query.get('host', ''), str)
     if driver in ('postgresql', 'postgresql+psycopg2'):
+        if url.host and (several or 'host' in url.query):
+            raise exception.InvalidConfiguration(option, shown, _SEVERAL_HOSTS)
         return Location(_postgresql_url(url, conf), _server_name('PostgreSQL', url), None, option)
     if driver in ('mysql+pymysql', 'mariadb+pymysql'):
+        if several:
+            raise exception.InvalidConfiguration(
+                option, shown, 'PyMySQL connects to one host: name an address that moves with the server that takes '
+                               'writes')
         return Location(_mariadb_url(url, conf), _server_name('MariaDB', url), None, option)
     raise exception.InvalidConfiguration(
         option, shown, 'it must start with sqlite://, postgresql+psycopg2:// or mysql+pymysql://')
@@ -146,6 +157,7 @@ class ServerConnections(sa_engine.CreateEnginePlugin):
         self._account = backends.Account(url)
         kwargs.update(
             pool_pre_ping=False,                # see _ping_idle
+            pool_use_lifo=True,                 # so that the server's idle timeout ends those that are not needed
             pool_reset_on_return=None)          # every use ends its transaction, or closes the connection
 
     def update_url(self, url: sa.URL) -> sa.URL:

@@ -284,7 +284,7 @@ class SQLStore(database.Database, api.Store):
         # A caller that was interrupted has left the line, while the one before it may still carry its changes.
         with contextlib.suppress(TransactionFailed):
             self._committer.commit(api.Changes())
-        return self.transact(lambda connection: settle.wait_and_compare(connection, changes))
+        return self.transact(lambda connection: settle.wait_and_compare(connection, changes, self.backend))
 
     def _taken(self, changes: api.Changes) -> exception.NothingWritten:
         """The error for a key that exists. If its owner has given it back meanwhile, the error names all keys."""

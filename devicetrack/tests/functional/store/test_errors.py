@@ -552,6 +552,18 @@ class TestPostgreSQL(base.TestCase):
         self.assertIn('no more for (not shown)', logged.output)
 
 
+    def test_a_connection_that_is_not_needed_stays_idle_so_that_the_server_may_end_it(self) -> None:
+        store = self.useFixture(databases.PostgreSQLStore()).store
+
+        def session() -> Any:
+            with store.reading() as connection:
+                return connection.exec_driver_sql('SELECT pg_backend_pid()').scalar()
+
+        with store.reading() as one, store.reading() as other:
+            for connection in (one, other):
+                connection.exec_driver_sql('SELECT 1')
+        self.assertEqual(1, len({session() for _time in range(4)}))
+
     def test_a_store_leaves_a_server_that_was_a_standby(self) -> None:
         fixture = self.useFixture(databases.PostgreSQLStore())
         of_database = f'ALTER DATABASE {fixture.database}'

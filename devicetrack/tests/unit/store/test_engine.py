@@ -27,6 +27,8 @@ class TestPlace(base.TestCase):
          'mysql+pymysql'),
         ('postgresql socket', 'postgresql+psycopg2://me:secret@/devices?host=/run/pg',
          'PostgreSQL database devices at /run/pg', 'postgresql+psycopg2'),
+        ('postgresql hosts', 'postgresql://me:secret@/devices?host=a:1&host=b:2',
+         'PostgreSQL database devices at a:1,b:2', 'postgresql+psycopg2'),
         ('mariadb', 'mysql+pymysql://me:secret@db/devices', 'MariaDB database devices at db', 'mysql+pymysql'),
         ('mariadb by its name', 'mariadb+pymysql://me:secret@/devices?unix_socket=/run/m',
          'MariaDB database devices at /run/m', 'mysql+pymysql'),
@@ -74,6 +76,12 @@ class TestRefused(base.TestCase):
         ('@ in a password', 'postgresql://me:se@secret@db/devices', 'write @ in a password as %40'),
         ('@ and / in a password', 'mysql+pymysql://me:se@x/secret@db/devices', 'write @ in a password as %40'),
         ('@ in a password of another database', 'oracle://me:se@secret@db/devices', 'write @ in a password as %40'),
+        ('hosts with ports', 'postgresql://me:secret@a:1,b:2/devices', 'several hosts of PostgreSQL are given as @/'),
+        ('hosts without ports', 'postgresql://me:secret@a,b/devices', 'several hosts of PostgreSQL are given as @/'),
+        ('hosts in two places', 'postgresql://me:secret@a/devices?host=b:2', 'several hosts of PostgreSQL are given'),
+        ('hosts of MariaDB', 'mysql+pymysql://me:secret@a,b/devices', 'PyMySQL connects to one host'),
+        ('hosts of MariaDB as parameters', 'mysql+pymysql://me:secret@/devices?host=a&host=b',
+         'PyMySQL connects to one host'),
         ('a port that is none', 'postgresql://me:secret@db:port/devices', 'it is no SQLAlchemy URL'),
         names=('connection', 'reason'))
     connection: str
