@@ -113,8 +113,9 @@ class UnknownNova(DeviceTrackError):
         if self.known:
             sentences.append(f'It knows {", ".join(self.known)}, and later releases of the same major versions '
                              'with the same methods. Install one of them, remove other code that changes Nova, accept '
-                             "a distribution's patch, or port devicetrack (\"Porting to another release of Nova\" in "
-                             'its documentation)')
+                             "a distribution's patch after you have read it (devicetrack-nova-adopt --check-package "
+                             'PACKAGE --write-table FILE), or port devicetrack ("Porting to another release of Nova" '
+                             'in its documentation)')
         return '. '.join(sentences)
 
 

@@ -41,6 +41,9 @@ _OURS: Final = log.logger(devicetrack.__name__).logger
 # The beginning of the reason of each cordon that the command sets.
 _KEPT: Final = 'devicetrack-nova-adopt: recorded in Nova, with no domain, for instance'
 
+# What a check says as its result. Nova reads some of its options, and refuses their values, only when it needs them.
+_REFUSALS: Final = (exception.DeviceTrackError, cfg.Error)
+
 
 class NovaHost:
     """A compute host whose guests may have devices without a row.
@@ -174,15 +177,16 @@ class NovaHost:
             with self._opened() as (store, driver), _Warnings() as warnings:
                 look = self._observer(store, driver).adopting()
                 obstacles, rights = list(look.obstacles()), _checked('privileges', driver.check_rights)
-        except exception.DeviceTrackError as error:
-            yield adoption.HostCheck('host', adoption.FAILURE, str(error))
+        except _REFUSALS as error:
+            name = 'options' if isinstance(error, (cfg.Error, exception.InvalidConfiguration)) else 'host'
+            yield adoption.HostCheck(name, adoption.FAILURE, f'{error}; so nothing else of the host was looked at')
             return
         yield from adoption.checks_of_host(obstacles, [*warnings, *(
             f'{one.option}: {one.key.identifier}: {one.reason}' for one in look.inventory.faults)],
             [*filter(None, [rights.details]), *_unread(look)])
         try:
             plan = self.plan()
-        except exception.DeviceTrackError as error:
+        except _REFUSALS as error:
             yield adoption.HostCheck('record', adoption.FAILURE,
                                      f'{error}; so moves, guests and nova-compute were not looked at')
             return
@@ -266,6 +270,6 @@ def _recorded(line: adoption.AdoptionLine,
 def _checked(name: str, check: Callable[[], None]) -> adoption.HostCheck:
     try:
         check()
-    except exception.DeviceTrackError as error:
+    except _REFUSALS as error:
         return adoption.HostCheck(name, adoption.FAILURE, str(error))
     return adoption.HostCheck(name, adoption.OK, '')

@@ -54,8 +54,8 @@ def check_package(found: package.NovaPackage, accepted: pathlib.Path | None = No
 
     :param accepted: write the differences as a table of the operator to this file, rather than refuse them
     :returns: the differences that were accepted
-    :raises UnknownNova, InvalidConfiguration: as :func:`check`
-    :raises OSError: the file cannot be written
+    :raises UnknownNova: as :func:`check`
+    :raises InvalidConfiguration: a table of the operator cannot be read, or the file cannot be written
     """
     known = seam_table.known(tables, operators)
     # Without an installed Nova only the tables say which methods the adapter relies on.
@@ -66,7 +66,11 @@ def check_package(found: package.NovaPackage, accepted: pathlib.Path | None = No
     if accepted is not None:
         table = seam_table.SeamTable()
         table.add(found.release, reading)
-        accepted.write_text(str(table), encoding='utf-8')
+        try:
+            accepted.write_text(str(table), encoding='utf-8')
+        except OSError as error:
+            raise exception.InvalidConfiguration('--write-table', str(accepted), (
+                f'{error.strerror}: its directory must be there, and this user must be able to write in it')) from error
     return differences
 
 

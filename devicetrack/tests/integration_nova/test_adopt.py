@@ -76,6 +76,21 @@ class ProcessTestCase(base.TestCase):
         self.assertIn('[mdev_nvidia-35] device_addresses = 0000:84:00.0: this host has no such parent', details)
         self.assertIn('[devices] enabled_mdev_types = nvidia-35: no parent that', details)
 
+    def test_an_option_that_cannot_be_used_is_a_failure_of_the_options(self) -> None:
+        written = self.config_file.read_text()
+        for right, wrong, said in (
+                ('pmem_namespaces = SMALL:ns0', 'pmem_namespaces = ns0', '[libvirt] pmem_namespaces = ns0: '),
+                # devicetrack does not read this one; Nova does, before it connects to libvirt.
+                ('[libvirt]', '[libvirt]\nvirt_type = xen', "but found 'xen'")):
+            self.assertIn(right, written)
+            self.config_file.write_text(written.replace(right, wrong))
+            found = self.check('--config-file', str(self.config_file))
+            self.assertEqual(['state directory', 'Nova', 'command line', 'options'], [*found])
+            result, details = found['options']
+            self.assertEqual('failure', result)
+            self.assertIn(said, details)
+            self.assertIn('; so nothing else of the host was looked at', details)
+
     def systemctl(self, command: str, user: str = '') -> None:
         """Have systemd tell of a unit of Nova's compute service. The rest of this machine's systemd is not asked."""
         path = pathlib.Path(self.directory, 'bin')

@@ -206,6 +206,17 @@ class PackageTestCase(base.TestCase):
         self.assertIn(f'{table} accepts: nova.cmd.compute:main: ', line['details'])
         self.assertIn('release 34.0.9\n', table.read_text())
 
+    def test_a_table_that_cannot_be_written_is_one_sentence(self) -> None:
+        said = self.run_to(cmd_base.ERROR, '--check-package', str(self.nova.root), '--write-table',
+                           f'{self.nova.path}/gone/accepted.txt')[1]
+        self.assertIn(f'devicetrack-nova-adopt: --write-table = {self.nova.path}/gone/accepted.txt: ', said)
+        self.assertIn('its directory must be there', said)
+        self.assertEqual(1, said.count('\n'))
+
+    def test_a_refusal_says_how_a_patch_is_accepted(self) -> None:
+        [line] = json.loads(self.run_to(cmd_base.ATTENTION, f'--check-package={self.nova.root}', '-f', 'json')[0])
+        self.assertIn('devicetrack-nova-adopt --check-package PACKAGE --write-table FILE', line['details'])
+
     def test_what_cannot_be_read_is_one_sentence(self) -> None:
         said = self.run_to(cmd_base.ERROR, '--check-package', f'{self.nova.path}/gone.deb')[1]
         self.assertIn('devicetrack-nova-adopt: --check-package = ', said)
