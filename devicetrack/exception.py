@@ -620,6 +620,13 @@ class SchemaMismatch(NothingWritten):
         return f'{self.store}: schema {self.found or "none"}, this release needs {self.wanted}: {self.remedy}'
 
 
+class MirrorHasHost(NothingWritten):
+    """In the mirror, the host of this name is another machine, which still pushes. Nothing was written."""
+    host: str
+    template = ('in the mirror, host {host} is another machine, which still pushes: give this machine a host name of '
+                'its own')
+
+
 # -- the hypervisor and the host --------------------------------------------------------------------------------------
 
 

@@ -181,6 +181,19 @@ class Explanation(NamedTuple):
     mistakes: tuple[str, ...] = ()
 
 
+class Picture(NamedTuple):
+    """What a host says of itself at one moment: its lines, its findings, its rows, and the snapshot of its manager.
+
+    ``report_only`` says why the host takes no claims and gives nothing back; None if it works.
+    """
+
+    lines: list[Line]
+    findings: list[Finding]
+    report_only: str | None
+    records: Sequence[Record]
+    snapshot: Snapshot
+
+
 class Checked(NamedTuple):
     """The result of a report's audit.
 
@@ -292,6 +305,15 @@ class Observer:
         """
         return _report_only(self.read(), self.read)
 
+    def picture(self) -> Picture:
+        """Look twice, and say everything that one look shows, with the findings of both."""
+        marks = self._marks()
+        first, views = self.read(), self.read()
+        found = findings.confirmed(_compare(first, marks), _compare(views, marks))
+        now, names = self._snapshot(views, marks)
+        return Picture(self._lines(views, marks, now, names), found, _report_only(first, lambda: views), views.records,
+                       now)
+
     def state(self) -> HostState:
         """Look twice, and count devices and findings, for metrics."""
         marks = self._marks()
@@ -310,7 +332,9 @@ class Observer:
     def inventory(self) -> list[Line]:
         """List every device that exists, has a row, is withheld or can be made, and the parts that cannot be read."""
         views, marks = self.read(), self._marks()
-        now, names = self._snapshot(views, marks)
+        return self._lines(views, marks, *self._snapshot(views, marks))
+
+    def _lines(self, views: Views, marks: Marks, now: Snapshot, names: Mapping[str, str]) -> list[Line]:
         causes = _causes(now, views, marks)
         busy = [record.key for record in views.records if record.state == vocabulary.RELEASING] + [
             DeviceKey(target.kind, target.name) for target, of_one in causes.items() if withheld.may_be_wiped(of_one)]

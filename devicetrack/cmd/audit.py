@@ -49,10 +49,7 @@ class Findings(base.Blocks):
         for finding in found:
             if finding.severity != vocabulary.NOTE:
                 self.exit_code = base.ATTENTION
-            kind, identifier = finding.device
-            yield {**finding._asdict(), 'host': host, 'finding': finding.kind, 'kind': kind or None,
-                   'identifier': identifier or None, 'device': records.name(*finding.device) if kind else None,
-                   'since': None if finding.since is None else base.Moment(finding.since)}
+            yield finding_fields(host, finding)
 
     def head(self, row: Mapping[str, Any]) -> tuple[str, str]:
         about = row.get('device') or row.get('kind')
@@ -68,6 +65,14 @@ class Findings(base.Blocks):
                 # The row of a device that has an owner moves only if the device is named.
                 accept = ' --accept' + (f' --accept-move {row["device"]}' if row['recorded_owner'] else '')
             yield f'Repair: {row["repair"]} (--repair{accept})'
+
+
+def finding_fields(host: str, finding: Finding) -> dict[str, Any]:
+    """Return a finding by the names of its columns."""
+    kind, identifier = finding.device
+    return {**finding._asdict(), 'host': host, 'finding': finding.kind, 'kind': kind or None,
+            'identifier': identifier or None, 'device': records.name(*finding.device) if kind else None,
+            'since': None if finding.since is None else base.Moment(finding.since)}
 
 
 class Repairing(Findings):

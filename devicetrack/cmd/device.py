@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -80,11 +81,15 @@ class List(base.Lister):
             self.exit_code = base.ATTENTION
         _check_parent(parsed_args.parent, lines)
         self._first_start = records.first_start(self.app, observer.host.name, lines)
-        wanted = [line for line in lines if _is_wanted(line, parsed_args)]
-        wanted.sort(key=lambda line: (line.status == report.UNKNOWN, line.kind, natural.key(line.parent),
-                                      natural.key(line.identifier)))
-        for line in wanted:
-            yield line_fields(line, observer.host.name)
+        for line in in_order(lines):
+            if _is_wanted(line, parsed_args):
+                yield line_fields(line, observer.host.name)
+
+
+def in_order(lines: Iterable[report.Line]) -> list[report.Line]:
+    """Return lines in the order in which people read them."""
+    return sorted(lines, key=lambda line: (line.status == report.UNKNOWN, line.kind, natural.key(line.parent),
+                                           natural.key(line.identifier)))
 
 
 def _is_of(line: report.Line, parent: options.DeviceName | None) -> bool:

@@ -3,21 +3,113 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from collections.abc import Mapping
+from collections.abc import Sequence
+from importlib import metadata
+import json
+import os
+import time
 from typing import Any
+from typing import NamedTuple
 
+from devicetrack import filelock
+from devicetrack import vocabulary
+from devicetrack.claims import report
+from devicetrack.cmd import audit
 from devicetrack.cmd import base
+from devicetrack.cmd import device
+from devicetrack.cmd import host as host_commands
+from devicetrack.cmd import records
 from devicetrack.conf import fleet as options
+from devicetrack.conf import manager as manager_options
+from devicetrack.fleet import inventory
+from devicetrack.fleet import models
+from devicetrack.fleet import push
+from devicetrack.store.api import Host
+from devicetrack.store.api import Store
+
+_LOCK = 'fleet'                                 # a file in the state directory, with ".lock" after it
 
 
 class Sync(base.ShowOne):
     """Make the mirror that "[devicetrack_fleet] connection" names, or bring it to this release.
 
     Hosts of an older release go on with their pushes, and so do those of this release when it is done. It only adds
-    tables, columns and indexes. "days" is how long the mirror keeps events from now on.
+    tables, columns and indexes. "days" is how long the mirror keeps events from now on; those that are older are
+    deleted, also of hosts that push no more.
     """
 
     def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
         mirror = self.app.mirror
         terms = mirror.sync(self.app.conf[options.GROUP].days)
+        push.trim_all(mirror)
         return {'mirror': mirror.name, **terms._asdict()}
+
+
+class Push(base.ShowOne):
+    """Write into the mirror what this host says of itself: its devices, rows, findings and new events.
+
+    A timer runs it. It reads the host, the hypervisor and the store, as "device list" and "audit" do, and changes
+    nothing there. If the mirror is away, the next push brings everything, also after days. "changed" says whether the
+    mirror had another picture of the host, and "events" how many events were new to its cursor.
+    """
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument('--host', metavar='NAME', help="The host. By default this machine's.")
+
+    def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
+        app, mirror = self.app, self.app.mirror
+        try:
+            # One at a time: a picture must not take the place of a later one.
+            with filelock.writing(os.path.join(app.conf[manager_options.GROUP].state_path, _LOCK)):
+                began = time.monotonic()
+                observer = app.observer(parsed_args.host)
+                host = records.host_of(app.checked_store, observer.host.name)
+                pushed = push.push(mirror, app.checked_store, said(
+                    host, observer.picture(), app.checked_store, app.conf[options.GROUP]), began)
+        except OSError as error:
+            raise base.RequestRefused(f'no push of this host can begin: {error.strerror}') from error
+        return {'host': host.name, 'mirror': mirror.name, **pushed._asdict()}
+
+
+def said(host: Host, picture: report.Picture, store: Store, options_of_fleet: Any) -> push.Said:
+    """Everything that a host says of itself."""
+    lines = device.in_order(picture.lines)
+    findings = _printed(audit.Audit.columns, (audit.finding_fields(host.name, one) for one in picture.findings))
+    columns = {'name': host.name, 'machine_id': host.machine_id, 'release': metadata.version('devicetrack'),
+               'epoch': host.epoch, 'report_only': picture.report_only, 'group_name': options_of_fleet.group,
+               'interval_s': options_of_fleet.interval_s, 'findings': json.dumps(findings),
+               'critical': sum(one.severity == vocabulary.CRITICAL for one in picture.findings)}
+    printed = _printed(device.List.columns, (device.line_fields(line, host.name) for line in lines))
+    return push.Said(host.uuid, columns, [
+        {'kind': line.kind, 'identifier': line.identifier, 'status': line.status, 'amount': line.amount,
+         'resource_class': line.resource_class, 'parent': line.parent, 'numa_node': line.numa_node,
+         'instance_uuid': line.instance_uuid, 'serial': shown['serial'], 'line': json.dumps(shown)}
+        for line, shown in zip(lines, printed, strict=True)], {
+            models.ROWS: _text(picture.records), models.WITHHELD: _text(store.withheld(host.uuid)),
+            models.DECLARATIONS: _text(store.declarations_of_host(host.uuid)),
+            models.CONTEXTS: _text(store.contexts(host.uuid)), models.INVENTORY: inventory.to_text(picture.snapshot)})
+
+
+def _printed(columns: Sequence[str], rows: Iterator[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Rows as a list prints them in JSON."""
+    return [dict(zip(columns, base.cells([row[name] for name in columns], 'json'), strict=True)) for row in rows]
+
+
+def _text(rows: Sequence[NamedTuple]) -> str:
+    return json.dumps([row._asdict() for row in rows])
+
+
+class Forget(base.ShowOne):
+    """Forget a host that pushes no more: the mirror has no devices of it any more, and keeps its history.
+
+    The request is refused until the host has been silent for three of its intervals. If it pushes again, it is back.
+    """
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument('host', metavar='NAME', help='The host.')
+
+    def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
+        return {'outcome': host_commands.FORGOTTEN, 'host': parsed_args.host,
+                'host_uuid': push.forget(self.app.mirror, parsed_args.host)}

@@ -58,9 +58,10 @@ fleet_schema: Final = sa.Table(
     **_MARIADB)
 
 # ``read_at_ms`` is when the host was read, by the server's clock; ``host_read_at_ms`` is the same by the host's own.
-# ``findings`` is the list that "audit -f json" prints. ``cursor_number`` and ``cursor_digest`` name the last event
-# that the host has pushed. ``picture`` is a digest of everything that the host said of itself except its events. A host
-# that is forgotten, or has another UUID now, has ``forgotten_at_ms`` and no devices and parts any more.
+# ``findings`` is the list that "audit -f json" prints. ``cursor_number`` is the number of the last event that the host
+# has pushed, and ``cursor_digest`` that of the last events after ``cursor_since``. ``picture`` is a digest of all
+# that the host said of itself except its events. A host that is forgotten, or has another UUID now, has
+# ``forgotten_at_ms`` and no devices and parts any more.
 fleet_hosts: Final = sa.Table(
     'fleet_hosts', metadata,
     sa.Column('host_uuid', sa.String(36), primary_key=True),
@@ -75,6 +76,7 @@ fleet_hosts: Final = sa.Table(
     sa.Column('host_read_at_ms', sa.BigInteger, nullable=False),
     sa.Column('findings', _DOCUMENT, nullable=False),
     sa.Column('critical', sa.Integer, nullable=False),
+    sa.Column('cursor_since', sa.BigInteger, nullable=False),
     sa.Column('cursor_number', sa.BigInteger, nullable=False),
     sa.Column('cursor_digest', sa.String(32), nullable=False),
     sa.Column('picture', sa.String(32), nullable=False),
@@ -128,10 +130,12 @@ PARTS: Final = (ROWS, WITHHELD, DECLARATIONS, CONTEXTS, INVENTORY)
 
 # Events of all times. The digest is that of the whole event with its number, so the events of a store that was
 # restored, whose numbers begin again, are other ones. Within a host, order them by ``at_ms`` and then by ``number``.
+# The mirror keeps them by ``arrived_at_ms``, which is by the clock of its server: that of a host may be wrong.
 fleet_events: Final = sa.Table(
     'fleet_events', metadata,
     sa.Column('host_uuid', sa.String(36), primary_key=True),
     sa.Column('digest', sa.String(32), primary_key=True),
+    sa.Column('arrived_at_ms', sa.BigInteger, nullable=False),
     sa.Column('number', sa.BigInteger, nullable=False),
     sa.Column('kind', sa.String(64), nullable=False),
     sa.Column('identifier', sa.String(255), nullable=False),
@@ -144,7 +148,7 @@ fleet_events: Final = sa.Table(
     sa.Column('details', sa.Text, nullable=True),
     sa.Column('parent', sa.String(255), nullable=True),
     sa.Column('serial', sa.String(255), nullable=True),
-    sa.Index('ix_fleet_events_host_uuid_at_ms', 'host_uuid', 'at_ms'),
+    sa.Index('ix_fleet_events_host_uuid_arrived_at_ms', 'host_uuid', 'arrived_at_ms'),
     sa.Index('ix_fleet_events_identifier', 'identifier'),
     sa.Index('ix_fleet_events_parent', 'parent'),
     sa.Index('ix_fleet_events_instance_uuid', 'instance_uuid'),

@@ -503,6 +503,14 @@ class Store(abc.ABC):
         """The events of a host that were written last, at most ``limit``, the newest first."""
 
     @abc.abstractmethod
+    def events_after(self, host_uuid: str, number: int, limit: int) -> list[StoredEvent]:
+        """The events of a host with greater numbers than ``number``, at most ``limit``, in the order of their numbers.
+
+        On a database that hosts share, an event of a transaction that takes long may come after those with greater
+        numbers.
+        """
+
+    @abc.abstractmethod
     def count_events(self, host_uuid: str, after: int, limit: int) -> tuple[int, int]:
         """Count the events of a host with greater numbers than ``after``, in the order of their numbers.
 

@@ -246,6 +246,10 @@ class StagedStore(api.Store):
         found: list[api.StoredEvent] = self._call('events_of_instance', instance_uuid, since_ms, until_ms)
         return found
 
+    def events_after(self, host_uuid: str, number: int, limit: int) -> list[api.StoredEvent]:
+        found: list[api.StoredEvent] = self._call('events_after', host_uuid, number, limit)
+        return found
+
     def latest_events(self, host_uuid: str, limit: int) -> list[api.StoredEvent]:
         found: list[api.StoredEvent] = self._call('latest_events', host_uuid, limit)
         return found

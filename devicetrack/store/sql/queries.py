@@ -189,6 +189,8 @@ EVENTS_OF_SERIAL: Final = _select(models.events, [], ['number']).where(sa.or_(
 EVENTS_OF_INSTANCE: Final = _select(models.events, ['instance_uuid'], ['number'])
 LATEST_EVENTS: Final = sa.select(models.events).where(*_where(models.events, ['host_uuid'])).order_by(
     models.events.c.number.desc()).limit(sa.bindparam('at_most'))
+EVENTS_AFTER: Final = _select(models.events, ['host_uuid'], ['number']).where(
+    models.events.c.number > sa.bindparam('after')).limit(sa.bindparam('at_most'))
 SINCE: Final = models.events.c.at_ms >= sa.bindparam('since_ms')
 UNTIL: Final = models.events.c.at_ms < sa.bindparam('until_ms')
 OLDEST_EVENTS: Final = sa.select(models.events.c.number, models.events.c.at_ms).where(

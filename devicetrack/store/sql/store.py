@@ -418,6 +418,10 @@ class SQLStore(database.Database, api.Store):
     def latest_events(self, host_uuid: str, limit: int) -> list[api.StoredEvent]:
         return convert.events(self.rows(queries.LATEST_EVENTS, {'host_uuid': host_uuid, 'at_most': limit}))
 
+    def events_after(self, host_uuid: str, number: int, limit: int) -> list[api.StoredEvent]:
+        return convert.events(self.rows(queries.EVENTS_AFTER, {'host_uuid': host_uuid, 'after': number,
+                                                               'at_most': limit}))
+
     def _events(self, statement: sa.Select[Any], given: Mapping[str, Any], since_ms: int | None,
                 until_ms: int | None) -> list[api.StoredEvent]:
         if since_ms is not None:

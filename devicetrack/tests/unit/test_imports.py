@@ -61,7 +61,7 @@ HOMES = {
     'jinja2': {'pictures'},
     'libvirt': {'virt', 'nova'},
     'lxml': {'virt', 'nova'},
-    'oslo_db': {'store'},
+    'oslo_db': {'store', 'fleet'},
     'sqlalchemy': {'store', 'fleet'},
     'keystoneauth1': {'placement', 'nova'},
     'nova': {'nova'},

@@ -49,8 +49,8 @@ class TestSync(MirrorTestCase):
     def test_it_adds_what_a_mirror_of_an_earlier_format_lacks_and_keeps_its_rows(self) -> None:
         self.mirror.sync(days=30)
         event = dict.fromkeys(models.fleet_events.columns.keys()) | {
-            'host_uuid': 'a' * 36, 'digest': 'd', 'number': 1, 'kind': 'vf', 'identifier': 'i', 'event': 'claimed',
-            'at_ms': 5}
+            'host_uuid': 'a' * 36, 'digest': 'd', 'arrived_at_ms': 6, 'number': 1, 'kind': 'vf',
+            'identifier': 'i', 'event': 'claimed', 'at_ms': 5}
         with self.mirror.unhurried() as database:
             def earlier(connection: sa.Connection) -> None:
                 connection.execute(sa.insert(models.fleet_events), event)

@@ -98,6 +98,7 @@ _READS: Final[dict[str, Callable[[api.Store], object]]] = {
     'declarations': lambda store: store.declarations(),
     'leftovers': lambda store: store.leftovers(records.HOST_UUID),
     'events': lambda store: store.events_of_device('ns0'),
+    'events after': lambda store: store.events_after(records.HOST_UUID, 0, 10),
     'latest events': lambda store: store.latest_events(records.HOST_UUID, 10),
     'count of events': lambda store: store.count_events(records.HOST_UUID, 0, 10),
     'trimming': lambda store: store.trim_events(records.HOST_UUID, 1, 0, 10),

@@ -65,6 +65,7 @@ _CALLS: list[tuple[str, tuple[Any, ...], Any]] = [
     ('events_of_instance', ('0' * 36, None, None), []),
     ('count_events', (_HOST.uuid, 1, 10), (0, 1)),
     ('trim_events', (_HOST.uuid, 1 << 60, 0, 10), 1),
+    ('events_after', (_HOST.uuid, 0, 5), []),
     ('latest_events', (_HOST.uuid, 5), []),
 ]
 

@@ -124,6 +124,9 @@ class SchemaTestCase(RepairCommandTestCase):
         self.ask('fleet migration matrix')
         fleet.grow_old(self.host, 3600)
         self.assertEqual({'unknown'}, {one['status'] for one in self.ask('fleet device list')})
+        self.assertFalse(self.ask('fleet push')['events'])
+        fleet.grow_old(self.host, 3600)
+        self.ask('fleet forget', 'compute-7')
 
     def _in_the_place_of_the_manager(self) -> None:
         self.host.manager.close()

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import Any
 
 import fixtures as base_fixtures
 import sqlalchemy as sa
 
-from devicetrack.claims import report
-from devicetrack.fleet import inventory
 from devicetrack.fleet import mirror as mirrors
 from devicetrack.fleet import models
 from devicetrack.testing import fixtures
@@ -47,38 +44,17 @@ class Fleet(base_fixtures.Fixture):
 
         :param serials: other serial numbers than the host's, by the identifiers of devices
         """
-        known = serials or {}
         ours = self.useFixture(program.Program(host.configuration, host.machine))
-        uuid = host.manager.host_uuid
-        lines = json.loads(ours.run('device', 'list', '-f', 'json').out)
-        devices = [{'host_uuid': uuid, 'position': number, 'digest': '', 'line': json.dumps(line),
-                    'serial': known.get(line['identifier'], line['serial']),
-                    **{name: line[name] for name in ('kind', 'identifier', 'status', 'amount', 'resource_class',
-                                                     'parent', 'numa_node', 'instance_uuid')}}
-                   for number, line in enumerate(lines)]
-        events = [{**dict.fromkeys(models.fleet_events.columns.keys()), **one.event._asdict(), 'number': one.number,
-                   'digest': f'{one.number}', 'serial': known.get(one.event.identifier, one.event.serial)}
-                  for one in host.store.latest_events(uuid, 1000)]
-
-        observer = report.Observer(host.store.hosts()[0], ours._load_driver(host.configuration.conf, host.name),
-                                   host.store, host.configuration.conf)
-        snapshot, _names = observer._snapshot(observer.read(), observer._marks())
-
-        declared = json.dumps([one._asdict() for one in host.store.declarations_of_host(uuid)])
+        config_file = program.write_configuration(
+            self._directory, host.configuration.conf, '[devicetrack_fleet]', f'connection = {self._url}')
+        ours.ask('fleet', 'push', '--host', host.name, config_file=config_file)
 
         def write(connection: sa.Connection) -> None:
-            for table in (models.fleet_hosts, models.fleet_devices, models.fleet_parts, models.fleet_events):
-                connection.execute(sa.delete(table).where(table.c.host_uuid == uuid))
-            now = connection.execute(sa.select(models.now_ms())).scalar()
-            connection.execute(sa.insert(models.fleet_hosts), {
-                **{one.name: None if one.nullable else one.type.python_type() for one in models.fleet_hosts.columns},
-                'host_uuid': uuid, 'name': host.name, 'interval_s': 60, 'read_at_ms': now, 'findings': '[]'})
-            connection.execute(sa.insert(models.fleet_parts), [
-                {'host_uuid': uuid, 'part': part, 'digest': '', 'document': document} for part, document in (
-                    (models.INVENTORY, inventory.to_text(snapshot)), (models.DECLARATIONS, declared))])
-            for table, rows in ((models.fleet_devices, devices), (models.fleet_events, events)):
-                if rows:
-                    connection.execute(sa.insert(table), rows)
+            for table in (models.fleet_devices, models.fleet_events):
+                for identifier, serial in (serials or {}).items():
+                    connection.execute(sa.update(table).where(
+                        table.c.host_uuid == host.manager.host_uuid, table.c.identifier == identifier).values(
+                        serial=serial))
 
         self.mirror.transact(write)
 

@@ -1,0 +1,39 @@
+"""A snapshot that was a document answers as the first one did."""
+
+from __future__ import annotations
+
+from devicetrack.claims import report
+from devicetrack.engine import allocator
+from devicetrack.engine import demand as demands
+from devicetrack.engine.explanation import Shortage
+from devicetrack.fleet import inventory
+from devicetrack.objects import DeviceRequest
+from devicetrack.testing import fake
+from devicetrack.testing import fixtures
+from devicetrack.tests import base
+
+
+class TestInventory(base.TestCase):
+    def test_it_has_the_same_devices_and_the_same_answers(self) -> None:
+        host = self.useFixture(fixtures.Host(devices=4, parents={'gpu': 2, 'gpu2': 2}))
+        host.spawn(pmem=1, vgpu=1)
+        host.manager.cordon('mdev', 'gpu2', parent=True, reason='firmware')
+        host.manager.cordon('vpmem', 'd3', reason='bad')
+        observer = report.Observer(host.store.hosts()[0], fake.FakeDriver('host', host.conf, '', host.machine),
+                                   host.store, host.conf)
+        now = observer.picture().snapshot
+        again = inventory.from_text(inventory.to_text(now))
+        self.assertEqual(inventory.to_text(now), inventory.to_text(again))
+        self.assertEqual(now.pool_states(), again.pool_states())
+        self.assertEqual([one._replace(details='') for one in now.states()],
+                         [one._replace(details='') for one in again.states()])
+        self.assertEqual(now.reasons(), again.reasons())
+        for amounts in ({'CUSTOM_PMEM_NAMESPACE_4GB': 2}, {'CUSTOM_PMEM_NAMESPACE_4GB': 3}, {'VGPU': 1}, {'VGPU': 2}):
+            demand = demands.from_request(DeviceRequest.of(*amounts.items()), frozenset())
+            self.assertEqual(_chosen(allocator.choose(now, '', demand)), _chosen(allocator.choose(again, '', demand)))
+
+
+def _chosen(answer: allocator.Chosen | list[Shortage]) -> object:
+    if isinstance(answer, list):
+        return answer
+    return [(device.place, device.key if device.is_named else None) for device in answer.devices]
