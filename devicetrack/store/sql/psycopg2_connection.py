@@ -20,7 +20,7 @@ class WatchedCursor(extensions.cursor):         # type: ignore[misc]
 
     def execute(self, query: Any, vars: Any = None) -> None:
         with self.connection.waiting():
-            if self.connection.begins() and self.name is None:
+            if isinstance(query, str) and self.name is None and self.connection.begins():
                 query = self.connection.limits + query
             else:
                 self._begin()

@@ -7,6 +7,7 @@ import threading
 from typing import Any
 
 from devicetrack import exception
+from devicetrack.store import api
 from devicetrack.testing import database_servers
 from devicetrack.testing import databases
 from devicetrack.testing import fixtures
@@ -44,6 +45,7 @@ class FailoverTestCase(base.TestCase):
         hosts = '&'.join(f'host={os.path.dirname(server.socket)}:5432' for server in (self.primary, self.standby))
         url = (f'postgresql+psycopg2://{self.primary.user}:{self.primary.password}@/{database}?{hosts}'
                '&target_session_attrs=read-write')
+        self.only_the_standby = self.standby.text_url(database)
         self.configuration.set('devicetrack_database', connection=url)
         self.host = self.useFixture(fixtures.Host(
             devices=_CLAIMS + 1, configuration=self.configuration,
@@ -79,3 +81,11 @@ class FailoverTestCase(base.TestCase):
         self.assertLessEqual(set(claimed), set(self.host.owners().values()))
         self.assertEqual(self.host.owners(), self.host.held())
         self.host.claim(Instance(), pmem=1)
+
+    def test_a_standby_that_is_reached_by_mistake_says_that_it_is_one(self) -> None:
+        for parameter in ('', '&target_session_attrs=read-write'):
+            store = databases.open_store(databases.configuration(connection=f'{self.only_the_standby}{parameter}'))
+            self.addCleanup(store.close)
+            error = self.assertRaises(
+                exception.StoreUnavailable, store.add_host, api.Host('another', 'compute-2', 'digest'))
+            self.assertIn('if this server is a standby', error.reason)
