@@ -28,6 +28,7 @@ _FAILURES = 'devicetrack.tests.nova.stock_failures'
 _OURS = (
     (('test_hypervisor',), 'The stand-in for libvirt', False),
     (('test_adopting', 'test_way_back'), 'From Nova alone to the adapter, and back', False),
+    (('test_untouched_guests',), 'Guests without devices of ours', False),
     (('test_pci', 'test_pci_cleaning'), 'PCI functions that Nova hands out itself', True),
     (('test_stock_source',), 'Live migrations from Nova alone', True),
     (('interrupted.test_claims', 'interrupted.test_forgotten', 'interrupted.test_live_migrations',
