@@ -48,11 +48,14 @@ from devicetrack.engine import withholding
 from devicetrack.engine.findings import Finding
 from devicetrack.engine.views import by_instance
 from devicetrack.engine.views import Views
+from devicetrack.objects import identity
 from devicetrack.objects import Provider
 from devicetrack.objects.compact import Compact
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Record
 from devicetrack.objects.values import Usage
+from devicetrack.store.api import Changes
+from devicetrack.store.api import Update
 
 LOG = log.logger(__name__)
 
@@ -91,6 +94,7 @@ class Resume:
             views = views._replace(records=tuple(self._rows.all()))
         if self.gate.report_only is not None:
             return tried
+        tried |= self._fill(views)
         removed = self._remove_guests(self.evacuated(views), views, stop=True)
         removed |= self._remove_guests({rows[0].instance_uuid: rows for rows in by_instance(
             record for record in views.records if record.instance_uuid in defined)}, views, stop=False)
@@ -106,6 +110,23 @@ class Resume:
                     tried = True
                     self._go_on_with(instance_uuid, rows, views, instance_uuid in left, forgotten)
         return tried or bool(removed)
+
+    def _fill(self, views: Views) -> bool:
+        """Fill the rows of earlier releases with what these did not record. Returns whether there were any."""
+        there, wanted = views.devices.column('details'), dict[str, list[Update]]()
+        for key, text in views.owners.column('details').items():
+            found = there.get(key)
+            if found in (None, text) or (after := identity.filled(text, found or '')) == text:
+                continue
+            record = views.owners[key]
+            if record.state == vocabulary.ACTIVE and record.migration_uuid is None:
+                wanted.setdefault(record.instance_uuid, []).append(Update(record, record.changed(details=after)))
+        for instance_uuid, updates in wanted.items():
+            with self._rows.if_idle(instance_uuid) as idle, _unless_lost(instance_uuid):
+                now = self._rows.of_instance(instance_uuid) if idle else ()
+                if present := tuple(one for one in updates if one.before in now):
+                    _try(instance_uuid, self._rows.write, Changes(update=present))
+        return bool(wanted)
 
     def _go_on_with(self, instance_uuid: str, rows: Sequence[Record], views: Views, left: bool,
                     forgotten: Collection[Record]) -> None:

@@ -30,6 +30,7 @@ class DetailsComparison(NamedTuple):
     could not read. ``learned`` are fields of the identity, among ``others``, that the row has the device without.
     ``untold`` are fields of the identity that the host has empty and that are no difference for their class, and
     ``blank`` fields that tell no device from another and that the host has empty: the row keeps its values.
+    ``new`` fields are such ones that the row has empty: the next audit fills them.
     """
 
     itself: Fields
@@ -38,6 +39,7 @@ class DetailsComparison(NamedTuple):
     learned: tuple[str, ...] = ()
     untold: tuple[str, ...] = ()
     blank: tuple[str, ...] = ()
+    new: tuple[str, ...] = ()
 
     @property
     def is_same(self) -> bool:
@@ -68,12 +70,14 @@ def compare(recorded: str, found: str) -> DetailsComparison | None:
     untold = tuple(name for name in differ if name in (one.IDENTITY or ()) and theirs.get(name) == ''
                    and one.means_same(name, ours.get(name), ''))
     blank = tuple(name for name in differ if name in one.TOLD and theirs.get(name) == '')
-    different = {name: (ours.get(name), theirs.get(name)) for name in differ if name not in {*unread, *untold, *blank}}
+    new = tuple(name for name in differ if name in one.TOLD and ours.get(name) == '')
+    different = {name: (ours.get(name), theirs.get(name)) for name in differ
+                 if name not in {*unread, *untold, *blank, *new}}
     learned = tuple(name for name in different if name in one.unknown_identity)
     itself = {name: values for name, values in different.items() if name in one.identity_fields()
               and name not in learned and not one.means_same(name, *values)}
     others = {name: values for name, values in different.items() if name not in itself}
-    return DetailsComparison(itself, unread, others, learned, untold, blank)
+    return DetailsComparison(itself, unread, others, learned, untold, blank, new)
 
 
 def kept(recorded: str, made: str) -> str:
@@ -91,6 +95,17 @@ def kept(recorded: str, made: str) -> str:
         if getattr(before, name) is not None:
             setattr(after, name, getattr(before, name))
     return details.to_text(after)
+
+
+def filled(recorded: str, found: str) -> str:
+    """The details of a row, with what it lacks of the same device and the host tells."""
+    compared = None if alike(recorded, found) else compare(recorded, found)
+    if compared is None or not compared.is_same or not compared.new:
+        return recorded
+    before, after = details.from_text(recorded), details.from_text(found)
+    for name in compared.new:
+        setattr(before, name, getattr(after, name))
+    return details.to_text(before)
 
 
 def alike(recorded: str, found: str) -> bool:

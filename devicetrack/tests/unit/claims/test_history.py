@@ -14,8 +14,12 @@ from devicetrack.claims.host import ThisHost
 from devicetrack.claims.metering import Metering
 from devicetrack.claims.service import ServiceView
 from devicetrack.engine.migrations import Endpoint
+from devicetrack.objects.details import serial_of
 from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import Record
+from devicetrack.store.api import Changes
 from devicetrack.store.api import StoredEvent
+from devicetrack.store.api import Update
 from devicetrack.testing import fake
 from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import Instance
@@ -48,6 +52,46 @@ class HistoryTestCase(base.TestCase):
 
     def of_instance(self, instance: Instance) -> list[StoredEvent]:
         return self.store.events_of_instance(instance.uuid)
+
+
+class CardTestCase(HistoryTestCase):
+    """Rows of releases that did not record the serial number of the card."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.host.machine.add_parent('p1', serial='S1')
+        self.host.audit()
+        self.host.machine.parents.pop('p0')
+        self.host.audit()
+        self.instance = self.host.spawn(vgpu=1)
+        [row] = self.rows()
+        self.older = row.details.replace(',"parent_serial":"S1"', '').replace('"1.1"', '"1.0"')
+        self.assertNotEqual(row.details, self.older)
+        self.store.write(Changes(update=(Update(row, row.changed(details=self.older)),)))
+        self.before = len(self.of_instance(self.instance))
+        self.host.restart()
+
+    def rows(self) -> list[Record]:
+        return self.store.records_everywhere(self.instance.uuid)
+
+    def test_are_filled_by_an_audit_without_a_finding(self) -> None:
+        self.assertEqual([], self.host.audit())
+        self.assertEqual(['S1'], [serial_of(row.details) for row in self.rows()])
+        [filled] = self.of_instance(self.instance)[self.before:]
+        self.assertEqual(('realized', 'S1'), (filled.event.event, filled.event.serial))
+        self.host.audit()
+        self.assertEqual(self.before + 1, len(self.of_instance(self.instance)))
+
+    def test_are_filled_when_their_device_is_made_ready_again(self) -> None:
+        self.host.manager.realize(self.host.context, self.instance)
+        self.assertEqual(['S1'], [serial_of(row.details) for row in self.rows()])
+
+    def test_keep_what_the_host_cannot_read_any_more(self) -> None:
+        self.host.audit()
+        [key] = [key for key in self.host.machine.devices if key.kind == fake.MDEV]
+        self.host.machine.change(key, parent_serial='')
+        self.assertEqual([], self.host.audit())
+        self.assertEqual(['S1'], [serial_of(row.details) for row in self.rows()])
 
 
 class LifeTestCase(HistoryTestCase):

@@ -373,7 +373,8 @@ class CardDetailsTestCase(base.TestCase):
         self.assertIs(True, identity.same_device(older, self.text('S1')))
         compared = identity.compare(older, self.text('S1'))
         assert compared is not None
-        self.assertEqual({'parent_serial': ('', 'S1')}, compared.others)
+        self.assertEqual(({}, ('parent_serial',)), (compared.others, compared.new))
+        self.assertEqual('S1', details.serial_of(identity.filled(older, self.text('S1'))))
 
     def test_a_card_in_the_place_of_another_makes_no_other_device(self):
         self.assertIs(True, identity.same_device(self.text('S1'), self.text('S2')))

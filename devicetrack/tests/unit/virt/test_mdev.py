@@ -49,7 +49,7 @@ class StockTestCase(MdevTestCase):
         device, = stock.devices
         self.assertEqual((PARENT, 'VGPU', PARENT, None, None), (*device[2:6], device.unhealthy))
         found = details.from_text(device.details)
-        self.assertEqual(('mtty-2', PARENT, None, 'vfio-pci', 7, vocabulary.ADOPTED),
+        self.assertEqual(('mtty-2', PARENT, None, 'vfio-pci', 7, vocabulary.ADOPTED, ''),
                          tuple(getattr(found, name) for name in found.fields))
 
     def test_other_types_are_not_ours_and_take_capacity(self) -> None:
@@ -63,6 +63,20 @@ class StockTestCase(MdevTestCase):
         kind.devices.kernel = mdev_sysfs.Kernel(self.temp_dir())
         os.makedirs(kind.devices.kernel.parent_path('0000:84:00.0'))
         self.assertEqual((False, ['pci_0000_84_00_0']), (kind.configured, list(kind.possible_parents())))
+
+    def test_what_a_card_makes_has_its_serial_number(self) -> None:
+        self.node.functions = ['pci_0000_84_00_0']
+        original, first = Function.xml, "<capability type='mdev_types'>"
+        self.patch(Function, 'xml', lambda function: original(function).replace(
+            first, "<capability type='pci'><domain>0</domain><bus>132</bus><slot>0</slot><function>0</function>"
+                   f'</capability>{first}', 1))
+        kind = self.make_kind()
+        card = os.path.join(kind.devices.kernel.root, 'bus/pci/devices/0000:84:00.0')
+        os.makedirs(card)
+        with open(os.path.join(card, 'vpd'), 'wb') as file:
+            file.write(b'\x90\x06\x00SN\x03M75')
+        self.assertEqual({'pci_0000_84_00_0': 'M75', PARENT: None}, {
+            one.parent: details.serial_of(one.details) for one in kind.stock().capacities})
 
     def test_no_more_than_the_operator_wants(self) -> None:
         kind = self.make_kind()

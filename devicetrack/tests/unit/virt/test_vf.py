@@ -72,6 +72,40 @@ class VFTestCase(base.TestCase):
         return [self.cards.type_of(function) for function in self.functions]
 
 
+class SerialTestCase(VFTestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.asked: list[str] = []
+        read = pci_privileged.read_serial
+
+        def reading(sysfs: str, address: str) -> str | None:
+            self.asked.append(address)
+            return read(sysfs, address)
+
+        self.useFixture(fixtures.MonkeyPatch(f'{pci_privileged.__name__}.read_serial', reading))
+
+    def give(self, serial: str) -> None:
+        with open(os.path.join(self.cards.root, 'bus/pci/devices', CARD, 'vpd'), 'wb') as file:
+            file.write(b'\x90' + bytes((len(serial) + 3, 0)) + b'SN' + bytes((len(serial),)) + serial.encode())
+
+    def serials(self) -> set[str | None]:
+        return {details.serial_of(device.details) for device in self.devices().values()}
+
+    def test_a_device_has_that_of_its_card_which_is_asked_once(self) -> None:
+        self.give('M75')
+        for _audit in range(2):
+            self.assertEqual({'M75'}, self.serials())
+        self.assertEqual([CARD], self.asked)
+        wanted = self.assigned(self.functions[0])
+        self.assertEqual('M75', details.serial_of(self.kind.realize(wanted).details))
+
+    def test_a_card_that_cannot_be_read_has_none_and_is_not_asked_again(self) -> None:
+        for _audit in range(2):
+            self.assertEqual({None}, self.serials())
+        self.assertEqual([CARD], self.asked)
+
+
 class StockTestCase(VFTestCase):
 
     def test_a_card_of_no_enabled_type_is_there_all_the_same(self) -> None:

@@ -49,6 +49,7 @@ from devicetrack.virt.libvirt.kinds import api
 from devicetrack.virt.libvirt.kinds import busy
 from devicetrack.virt.libvirt.kinds import mdev_devices
 from devicetrack.virt.libvirt.kinds import mdev_removal
+from devicetrack.virt.libvirt.kinds import pci_cards
 from devicetrack.virt.libvirt.kinds import type_options
 from devicetrack.virt.libvirt.kinds.mdev_devices import Device
 
@@ -91,6 +92,7 @@ class Mdev(api.DeviceKind):
         self.patience = busy.Patience()
         self.removal = mdev_removal.Removal(self.devices, self.patience, self.options.release_wait_s)
         self._attributes = attributes.paths(conf)
+        self._serials = pci_cards.ParentSerials(hypervisor.calls(pci_cards.READ_S))
 
     @property
     def configured(self) -> bool:
@@ -187,6 +189,9 @@ class Mdev(api.DeviceKind):
     def _functions(self) -> pci_sysfs.Tree:
         return pci_sysfs.Tree(self.devices.kernel.root)
 
+    def _serial_of(self, parent: nodedev_xml.Parent) -> str:
+        return self._serials.of(self._functions(), _pci_address(parent))
+
     def _silences(self, parents: Iterable[nodedev_xml.Parent]) -> Mapping[str, str]:
         """Find the parents that do not answer on their bus, with what shows that."""
         functions = self._functions()
@@ -249,7 +254,8 @@ class Mdev(api.DeviceKind):
                 unhealthy = 'it is defined and not started, and its parent has no room for it'
         return InventoryDevice(
             self.name, device.uuid, parent.name, mdev_type.resource_class, parent.name, parent.numa_node,
-            _text_of(device.type, parent.name, _pci_address(parent), device_api or _DEVICE_API, device.iommu_group),
+            _text_of(device.type, parent.name, _pci_address(parent), device_api or _DEVICE_API, device.iommu_group,
+                     self._serial_of(parent)),
             unhealthy, self.options.adopt_existing and device_api != _SUBCHANNEL)
 
     def _device_api(self, device: Device) -> str | None:
@@ -289,7 +295,8 @@ class Mdev(api.DeviceKind):
                         self.name, parent.name, made.id, parent.name, allowed[made.id].resource_class,
                         parent.numa_node, available, details.to_text(MdevDetails(
                             type=made.id, parent=parent.name, parent_address=_pci_address(parent),
-                            device_api=made.device_api, iommu_group=None, origin=vocabulary.CREATED)), tight))
+                            device_api=made.device_api, iommu_group=None, origin=vocabulary.CREATED,
+                            parent_serial=self._serial_of(parent))), tight))
         return found
 
     # -- usage -------------------------------------------------------------------------------------------------
@@ -337,10 +344,11 @@ class Mdev(api.DeviceKind):
         if device_api is None:
             return MdevDetails(
                 type=recorded.type, parent=recorded.parent, parent_address=recorded.parent_address,
-                device_api=recorded.device_api, iommu_group=device.iommu_group, origin=recorded.origin)
+                device_api=recorded.device_api, iommu_group=device.iommu_group, origin=recorded.origin,
+                parent_serial=recorded.parent_serial)
         return MdevDetails(
             type=device.type, parent=parent.name, parent_address=_pci_address(parent), device_api=device_api,
-            iommu_group=device.iommu_group, origin=recorded.origin)
+            iommu_group=device.iommu_group, origin=recorded.origin, parent_serial=self._serial_of(parent))
 
     def _make_ready(self, assignment: DeviceAssignment) -> Device:
         parents = self.devices.parent(assignment.details.parent)
@@ -563,7 +571,7 @@ def _available(parent: nodedev_xml.Parent, device_type: str) -> int:
 # Every audit needs the text for every device, and the text stays the same.
 @functools.lru_cache(maxsize=4096)
 def _text_of(device_type: str, parent: str, parent_address: str | None, device_api: str,
-             iommu_group: int | None) -> str:
+             iommu_group: int | None, parent_serial: str) -> str:
     return details.to_text(MdevDetails(
         type=device_type, parent=parent, parent_address=parent_address, device_api=device_api,
-        iommu_group=iommu_group, origin=vocabulary.ADOPTED))
+        iommu_group=iommu_group, origin=vocabulary.ADOPTED, parent_serial=parent_serial))

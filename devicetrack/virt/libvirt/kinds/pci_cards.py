@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
+import contextlib
 import os
 from typing import Final
 from typing import NamedTuple
@@ -144,6 +145,41 @@ class SerialNumbers:
             LOG.warning('The serial number of PCI function %s cannot be read: %s', address,
                         getattr(error, 'strerror', None) or error)
             return None
+
+
+class ParentSerials:
+    """Reads the serial numbers of the cards that make devices of other kinds. This process asks each card once.
+
+    Nothing but the history depends on them, so a number that cannot be read is empty.
+
+    :param calls: ask cards; their timeout is how long a card may take
+    """
+
+    def __init__(self, calls: bounded.Calls) -> None:
+        self._calls = calls
+        self._told: dict[str, tuple[int, str]] = {}     # by address: the number of the card's directory, and its serial
+
+    def of(self, tree: pci_sysfs.Tree, address: str | None) -> str:
+        """The serial number of the card of the function at an address; '' if nothing tells it."""
+        if address is None:
+            return ''
+        with contextlib.suppress(OSError):
+            address = os.path.basename(os.readlink(os.path.join(tree.path(address), 'physfn')))
+        try:
+            directory = os.stat(tree.path(address)).st_ino
+        except OSError:
+            return ''
+        if self._told.get(address, (None,))[0] != directory:
+            self._told[address] = directory, self._ask(tree, address)
+        return self._told[address][1]
+
+    def _ask(self, tree: pci_sysfs.Tree, address: str) -> str:
+        try:
+            return self._calls.call(lambda: pci_privileged.read_serial(tree.root, address)) or ''
+        except (OSError, bounded.Late) as error:
+            LOG.info('The history does not get the serial number of the card %s, which cannot be read: %s', address,
+                     getattr(error, 'strerror', None) or error)
+            return ''
 
 
 def card_of(function: pci_sysfs.Function) -> str:

@@ -37,6 +37,7 @@ from devicetrack.virt.libvirt import vfio_migration
 from devicetrack.virt.libvirt import vgpu_sysfs
 from devicetrack.virt.libvirt.kinds import api
 from devicetrack.virt.libvirt.kinds import busy
+from devicetrack.virt.libvirt.kinds import pci_cards
 from devicetrack.virt.libvirt.kinds import type_options
 from devicetrack.virt.libvirt.vgpu_sysfs import VGPUFunction
 
@@ -58,6 +59,7 @@ class VF(api.DeviceKind):
         self.options = type_options.read_vfs(conf)
         self.tree = vgpu_sysfs.VGPUs(self.options.sysfs_root)
         self._attributes = attributes.paths(conf)
+        self._serials = pci_cards.ParentSerials(hypervisor.calls(pci_cards.READ_S))
         self._idle: set[str] = set()            # types with a warning that no function has them
         self._no_cards: set[str] = set()        # warnings about addresses without functions
 
@@ -135,9 +137,14 @@ class VF(api.DeviceKind):
         adopted = function.current == vgpu_type.id and self.options.adopt_existing
         return InventoryDevice(
             self.name, function.address, name, vgpu_type.resource_class, name, function.numa_node,
-            _details_text(function.current if has_type else vgpu_type.id, parent,
-                          vocabulary.ADOPTED if adopted else vocabulary.CREATED),
+            self._details_text(function.current if has_type else vgpu_type.id, parent,
+                               vocabulary.ADOPTED if adopted else vocabulary.CREATED),
             function.problem, adopted or not has_type)
+
+    def _details_text(self, vgpu_type: str, parent: str, origin: str) -> str:
+        return details.to_text(VFDetails(
+            type=vgpu_type, parent=nodedev_xml.pci_name(parent), parent_address=parent, device_api='vfio-pci',
+            origin=origin, parent_serial=self._serials.of(self.tree, parent)))
 
     def _warn_of_types_that_nothing_has(self, functions: Sequence[VGPUFunction], there: Collection[str]) -> None:
         """Warn about such types, and again only when they change: every audit reads the stock.
@@ -200,7 +207,7 @@ class VF(api.DeviceKind):
             # This call sets the type, so the release has to remove it. An adopted function loses its type at a boot.
             function, origin = self._given_its_type(assignment, function), vocabulary.CREATED
         self._check_type(assignment, function)
-        return Realized(assignment.key, _details_text(wanted.type, wanted.parent_address, origin))
+        return Realized(assignment.key, self._details_text(wanted.type, wanted.parent_address, origin))
 
     def _given_its_type(self, assignment: DeviceAssignment, function: VGPUFunction) -> VGPUFunction:
         wanted = assignment.details
@@ -327,8 +334,3 @@ class VF(api.DeviceKind):
 
 def _can_be_given(function: VGPUFunction, vgpu_type: str) -> bool:
     return function.current == vgpu_sysfs.NO_TYPE and vgpu_type in function.creatable
-
-
-def _details_text(vgpu_type: str, parent: str, origin: str) -> str:
-    return details.to_text(VFDetails(type=vgpu_type, parent=nodedev_xml.pci_name(parent), parent_address=parent,
-                                     device_api='vfio-pci', origin=origin))
