@@ -315,10 +315,13 @@ class Stream(Lister):
             return super(Lister, self).produce_output(parsed_args, names, rows)
         rows = iter(rows)
         page = list(itertools.islice(rows, _PAGE))
+        told: set[str] = set()
         while True:
             of_page = argparse.Namespace(**vars(parsed_args))       # a table changes them when it is made to fit
-            code = super().produce_output(
-                of_page, *(self._fitted(of_page, page) if parsed_args.formatter == 'table' else (names, page)))
+            shown = self._fitted(of_page, page) if parsed_args.formatter == 'table' else (names, page)
+            self._left_out = tuple(name for name in self._left_out if name not in told)
+            told.update(self._left_out)
+            code = super().produce_output(of_page, *shown)
             page = list(itertools.islice(rows, _PAGE))
             if not page:
                 return code

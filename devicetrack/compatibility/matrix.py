@@ -171,7 +171,8 @@ def rows(hosts: Sequence[HostFacts], rules: Rules, types: Collection[str] = ()) 
     :param types: only rows of these; none means all
     """
     groups = dict(_alike(hosts, rules))
-    group_of = {host.host: group for group, some in groups.items() for host in some}
+    named = {host.host: group for group, some in groups.items() for host in some}
+    group_of = {host.host: named[host.host] for host in hosts}
     asked: dict[Facts, dict[Destination, Outlook]] = {}
     for host in hosts:
         for facts in dict.fromkeys(one.facts for one in host.declarations

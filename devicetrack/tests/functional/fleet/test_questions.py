@@ -6,6 +6,7 @@ import json
 from typing import Any
 import uuid
 
+import fixtures as base_fixtures
 import sqlalchemy as sa
 
 from devicetrack.cmd import base as cmd_base
@@ -123,6 +124,12 @@ class DeviceListTestCase(QuestionsTestCase):
         ordered = self.fleet.ask('fleet', 'device', 'list', '--sort-column', 'identifier', '--class',
                                  'CUSTOM_PMEM_NAMESPACE_4GB')
         self.assertEqual(['d0', 'd0', 'd1', 'd1'], [one['identifier'] for one in ordered])
+
+    def test_a_long_table_is_several_and_says_once_what_has_no_room(self) -> None:
+        self.useFixture(base_fixtures.MonkeyPatch('devicetrack.cmd.base._PAGE', 2))
+        answer = self.fleet.run('fleet', 'device', 'list')
+        self.assertEqual(3, answer.out.count(' status '))
+        self.assertEqual(1, answer.err.count('no room'))
 
     def test_it_needs_the_mirror_alone_and_says_when_there_is_none(self) -> None:
         answer = self.fleet.program.run('fleet', 'device', 'list')
