@@ -20,6 +20,7 @@ from devicetrack.cmd import audit
 from devicetrack.cmd import base
 from devicetrack.cmd import device
 from devicetrack.cmd import host as host_commands
+from devicetrack.cmd import mirrored
 from devicetrack.cmd import records
 from devicetrack.conf import fleet as options
 from devicetrack.conf import manager as manager_options
@@ -99,6 +100,51 @@ def _printed(columns: Sequence[str], rows: Iterator[Mapping[str, Any]]) -> list[
 
 def _text(rows: Sequence[NamedTuple]) -> str:
     return json.dumps([row._asdict() for row in rows])
+
+
+class HostList(base.Lister):
+    """List the hosts of the fleet: how many devices they have, what is wrong there, and how old their pictures are.
+
+    "creatable" counts what parents can still make. While a host is silent for three of its intervals, nobody knows what
+    is free there. Exit code 3 when a host is unknown or report-only, or has a critical finding. Reads only the mirror.
+    """
+
+    columns = ('host', 'group', 'devices', 'free', 'creatable', 'held', 'withheld', 'critical', 'report_only',
+               'release', *mirrored.AGE, 'host_uuid')
+    in_table = ('host', 'devices', 'free', 'creatable', 'held', 'withheld', 'critical', 'release', 'age_s',
+                'unknown_since', 'report_only')
+    if_filled = ('unknown_since', 'report_only')
+    prose = ('report_only',)
+    spare = ('release', 'creatable', 'held', 'devices')
+    below = ('unknown_since', 'report_only')
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        mirrored.add_hosts(parser)
+
+    def nothing(self, parsed_args: argparse.Namespace) -> str:
+        return 'no host has pushed'
+
+    def rows(self, parsed_args: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
+        reader = mirrored.reader(self.app)
+        self._pictures = mirrored.in_order(reader.pictures(parsed_args.host))
+        tallies = reader.tallies()
+        for one in self._pictures:
+            counted = tallies.get(one.uuid, {})
+            if one.is_silent or one.report_only is not None or one.critical:
+                self.exit_code = base.ATTENTION
+            fields = mirrored.age_fields(one)
+            yield {'host': one.name, 'group': one.group,
+                   'devices': sum(count for status, count in counted.items() if status != report.CREATABLE),
+                   **{status: None if one.is_silent and status in (report.FREE, report.CREATABLE)
+                      else counted.get(status, 0) for status in (
+                          report.FREE, report.CREATABLE, report.HELD, report.WITHHELD)},
+                   'critical': one.critical, 'report_only': one.report_only, 'release': one.release,
+                   'host_uuid': one.uuid, **fields, 'age_s': base.Shown(one.age_s, mirrored.age(one.age_s))}
+
+    def produce_output(self, *args: Any) -> int:
+        code = super().produce_output(*args)
+        mirrored.say_age(self, self._pictures)
+        return code
 
 
 class Forget(base.ShowOne):

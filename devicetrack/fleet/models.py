@@ -85,6 +85,15 @@ fleet_hosts: Final = sa.Table(
     sa.Index('ix_fleet_hosts_name', 'name'),
     **_MARIADB)
 
+# A host that was silent for so many of its intervals is unknown: nobody knows which of its devices are free.
+SILENT_INTERVALS: Final = 3
+
+
+def is_silent() -> sa.ColumnElement[bool]:
+    """Whether a row of ``fleet_hosts`` is that of a host that is unknown now."""
+    return now_ms() - fleet_hosts.c.read_at_ms > fleet_hosts.c.interval_s * (SILENT_INTERVALS * 1000)
+
+
 # The lines of "device list" of a host. ``line`` is the element that it prints with "-f json". A line of devices that a
 # parent can still make has no identifier, and its ``amount`` says how many.
 fleet_devices: Final = sa.Table(

@@ -39,9 +39,6 @@ BATCH: Final = 1000
 # it has.
 WINDOW: Final = 100
 
-# A host that was silent for so many of its intervals is unknown.
-SILENT_INTERVALS: Final = 3
-
 _MS: Final = 1000
 _MS_A_DAY: Final = 86_400_000
 
@@ -253,16 +250,13 @@ def _take_name(connection: sa.Connection, said: Said) -> None:
     # One at a time: two machines of one name may be new here.
     connection.execute(sa.select(models.fleet_schema.c.format).with_for_update())
     name = said.columns['name']
-    others = connection.execute(sa.select(_HOSTS.c.host_uuid, _HOSTS.c.machine_id, _is_silent().label('silent')).where(
+    others = connection.execute(sa.select(
+        _HOSTS.c.host_uuid, _HOSTS.c.machine_id, models.is_silent().label('silent')).where(
         _HOSTS.c.name == name, _HOSTS.c.host_uuid != said.host_uuid, _HOSTS.c.forgotten_at_ms.is_(None))).all()
     for other in others:
         if other.machine_id != said.columns['machine_id'] and not other.silent:
             raise exception.MirrorHasHost(name)
         _end(connection, other.host_uuid)
-
-
-def _is_silent() -> sa.ColumnElement[bool]:
-    return models.now_ms() - _HOSTS.c.read_at_ms > _HOSTS.c.interval_s * (SILENT_INTERVALS * _MS)
 
 
 def _end(connection: sa.Connection, host_uuid: str) -> None:
@@ -338,14 +332,14 @@ def forget(mirror: Mirror, name: str) -> str:
     mirror.terms()
 
     def work(connection: sa.Connection) -> str:
-        found = connection.execute(sa.select(_HOSTS.c.host_uuid, _is_silent().label('silent')).where(
+        found = connection.execute(sa.select(_HOSTS.c.host_uuid, models.is_silent().label('silent')).where(
             _HOSTS.c.name == name, _HOSTS.c.forgotten_at_ms.is_(None)).with_for_update()).all()
         if not found:
             raise exception.BadRequest('host', name, 'no host of the mirror has this name; see devicetrack-manage '
                                                      'fleet host list')
         if not all(one.silent for one in found):
             raise exception.BadRequest('host', name, 'it still pushes: stop its timer, and forget it when it has been '
-                                                     f'silent for {SILENT_INTERVALS} of its intervals')
+                                                     f'silent for {models.SILENT_INTERVALS} of its intervals')
         for one in found:
             _end(connection, one.host_uuid)
         return str(found[0].host_uuid)

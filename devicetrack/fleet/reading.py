@@ -23,9 +23,6 @@ from devicetrack.fleet.mirror import Mirror
 from devicetrack.objects.event import Event
 from devicetrack.store.api import StoredEvent
 
-# A host that was silent for so many of its intervals is unknown: nobody knows which of its devices are free.
-SILENT_INTERVALS: Final = 3
-
 _MS: Final = 1000
 # So many hosts are read with one statement.
 _HOSTS: Final = 20
@@ -36,8 +33,15 @@ _PART: Final = models.fleet_parts.c
 _EVENT: Final = models.fleet_events.c
 
 _PICTURES: Final = sa.select(
-    _HOST.host_uuid, _HOST.name, _HOST.group_name, _HOST.report_only, _HOST.interval_s,
-    _HOST.read_at_ms, models.now_ms(), _HOST.forgotten_at_ms)
+    _HOST.host_uuid, _HOST.name, _HOST.group_name, _HOST.report_only, _HOST.read_at_ms, models.now_ms(),
+    models.is_silent(), _HOST.forgotten_at_ms, _HOST.release, _HOST.critical)
+# By host and status. A line without an identifier is no device: a parent that is withheld, or can make some.
+_TALLIES: Final = sa.select(_DEVICE.host_uuid, _DEVICE.status, sa.func.count()).where(
+    _DEVICE.identifier.is_not(None), _DEVICE.amount > 0).group_by(_DEVICE.host_uuid, _DEVICE.status)
+# The types of one parent share its room.
+_ROOM: Final = sa.select(_DEVICE.host_uuid, sa.func.max(_DEVICE.amount).label('room')).where(
+    _DEVICE.status == report.CREATABLE).group_by(_DEVICE.host_uuid, _DEVICE.kind, _DEVICE.parent).subquery()
+_ROOMS: Final = sa.select(_ROOM.c.host_uuid, sa.func.sum(_ROOM.c.room)).group_by(_ROOM.c.host_uuid)
 _IN_ORDER: Final = _EVENT.at_ms, _EVENT.host_uuid, _EVENT.number
 _EVENTS: Final = sa.select(_EVENT.number, *[_EVENT[name] for name in Event._fields]).order_by(*_IN_ORDER)
 
@@ -45,7 +49,7 @@ _EVENTS: Final = sa.select(_EVENT.number, *[_EVENT[name] for name in Event._fiel
 class Picture(NamedTuple):
     """How a host showed itself at its last push. ``age_s`` is by the clock of the mirror's server, as ``read_at`` is.
 
-    ``report_only`` says why the host takes no claims; None if it takes them.
+    ``report_only`` says why the host takes no claims; None if it takes them. ``critical`` counts its findings that are.
     """
 
     uuid: str
@@ -56,6 +60,8 @@ class Picture(NamedTuple):
     age_s: int
     is_silent: bool
     is_forgotten: bool
+    release: str
+    critical: int
 
     @property
     def unknown_since(self) -> float | None:
@@ -101,9 +107,18 @@ class Reader:
     def hosts(self) -> list[Picture]:
         """All hosts that the mirror knows, also those that are forgotten."""
         return [Picture(uuid, name, group, report_only, read_at_ms / _MS, max(0, (now_ms - read_at_ms) // _MS),
-                        now_ms - read_at_ms > SILENT_INTERVALS * interval_s * _MS, forgotten_at_ms is not None)
-                for uuid, name, group, report_only, interval_s, read_at_ms, now_ms, forgotten_at_ms
+                        bool(is_silent), forgotten_at_ms is not None, *others)
+                for uuid, name, group, report_only, read_at_ms, now_ms, is_silent, forgotten_at_ms, *others
                 in self._mirror.rows(_PICTURES)]
+
+    def tallies(self) -> dict[str, dict[str, int]]:
+        """How many devices of each status each host has, by its UUID, and how many its parents can still make."""
+        found: dict[str, dict[str, int]] = {}
+        for uuid, status, count in self._mirror.rows(_TALLIES):
+            found.setdefault(uuid, {})[status] = count
+        for uuid, room in self._mirror.rows(_ROOMS):
+            found.setdefault(uuid, {})[report.CREATABLE] = int(room)
+        return found
 
     def pictures(self, patterns: Collection[str] = ()) -> list[Picture]:
         """The hosts that are not forgotten, or those whose names match a pattern of a shell.

@@ -119,6 +119,7 @@ class SchemaTestCase(RepairCommandTestCase):
         self.assertEqual(4, len(self.ask('fleet device list')))
         self.assertTrue(self.ask('fleet device history', '--serial', 'S-1'))
         self.assertTrue(self.ask('fleet instance history', self.instance.uuid))
+        self.assertEqual([3], [one['devices'] + one['creatable'] for one in self.ask('fleet host list')])
         self.assertTrue(self.ask('fleet capacity', '--request', 'VGPU=1'))
         self.assertEqual(2, len(self.ask('fleet capacity')))
         self.ask('fleet migration matrix')
