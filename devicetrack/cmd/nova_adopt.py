@@ -127,7 +127,7 @@ class Adopt(base.Blocks):
             yield {'package': str(path), 'release': found.release, 'result': result, 'details': details}
 
     def _lines(self, host: str, nova_host: NovaHost, parsed_args: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
-        plan = nova_host.plan()
+        plan = nova_host.plan(upgrade=parsed_args.apply)
         for warning in plan.warnings:
             self.say(warning)
         if plan.obstacles or plan.unread:

@@ -62,14 +62,15 @@ class NovaHost:
         self._check_start = check_start
         self._state_path: str = state_path or conf[options.GROUP].state_path
 
-    def plan(self) -> adoption.AdoptionPlan:
+    def plan(self, upgrade: bool = False) -> adoption.AdoptionPlan:
         """Read everything and say what would be recorded. Nothing is made, wiped, realized or written to any store.
 
+        :param upgrade: the plan will be applied: first bring a store of an earlier release to this release's schema
         :raises HostInUse: the host's manager runs
         :raises NovaUnavailable, HypervisorUnreachable, StoreError: no answer
         :raises InvalidConfiguration, UnsafePath: an option or the state directory cannot be used
         """
-        with self._opened() as (store, driver):
+        with self._opened(upgrade) as (store, driver):
             node = self._record.node()
             providers = self._record.providers(node)
             look = self._observer(store, driver, providers, self._record.service)
@@ -92,7 +93,7 @@ class NovaHost:
         return report.Observer(known, driver, store, self._conf, providers, service)
 
     @contextlib.contextmanager
-    def _opened(self) -> Iterator[tuple[Any, Any]]:
+    def _opened(self, upgrade: bool = False) -> Iterator[tuple[Any, Any]]:
         """Open the store and the driver for reading. Nothing is made on the host."""
         with contextlib.ExitStack() as undo:
             state_path = self._state_path
@@ -101,11 +102,11 @@ class NovaHost:
             else:
                 # Without a state directory nothing was ever recorded here, and this must not make one.
                 state_path = undo.enter_context(tempfile.TemporaryDirectory())
-            store = undo.enter_context(contextlib.closing(self._store(undo)))
+            store = undo.enter_context(contextlib.closing(self._store(undo, upgrade)))
             yield store, undo.enter_context(contextlib.closing(
                 devicetrack.load_driver(self._conf, self._host, self._connect, state_path)))
 
-    def _store(self, undo: contextlib.ExitStack) -> Any:
+    def _store(self, undo: contextlib.ExitStack, upgrade: bool) -> Any:
         """Open the host's store for reading, or an empty temporary one if it was not made yet."""
         store = devicetrack.open_store(self._conf, self._state_path)
         try:
@@ -114,7 +115,10 @@ class NovaHost:
         except exception.SchemaMismatch as error:
             store.close()
             if error.found is not None:
-                raise
+                if not upgrade:
+                    raise
+                devicetrack.sync_store(self._conf, self._state_path)
+                return devicetrack.open_store(self._conf, self._state_path)
         conf, directory = cfg.ConfigOpts(), undo.enter_context(tempfile.TemporaryDirectory())
         devicetrack.register_options(conf)
         conf([], default_config_files=[], default_config_dirs=[])

@@ -29,7 +29,7 @@ from devicetrack.store.sql.backend import FaultCause
 from devicetrack.store.sql.backend import StoreFault
 from devicetrack.store.sql.backend import TransactionFailed
 
-SYNC: Final = "run devicetrack-manage db sync with the service's --config-file"
+SYNC: Final = "run devicetrack-manage db sync as the service's user and with its --config-file"
 # A store that has disappeared must not begin anew, empty: its guests have devices.
 MAKE: Final = f'{SYNC}; if the store was lost, run devicetrack-manage recover --from-hypervisor --host NAME instead'
 

@@ -620,8 +620,9 @@ class DbTestCase(base.TestCase):
         present = models.REVISION
         self.useFixture(base_fixtures.MonkeyPatch('devicetrack.store.sql.models.REVISION', '9999'))
         answer = self.program.run('db', 'check', '-f', 'json')
-        self.assertEqual((cmd_base.ATTENTION, "run devicetrack-manage db sync with the service's --config-file"),
-                         (answer.code, answer.data['remedy']))
+        self.assertEqual(
+            (cmd_base.ATTENTION, "run devicetrack-manage db sync as the service's user and with its --config-file"),
+            (answer.code, answer.data['remedy']))
         self.assertIn(f'schema {present}, this release needs 9999', self.program.run('instance', 'list').err)
 
     def test_old_details_are_converted_in_portions(self) -> None:

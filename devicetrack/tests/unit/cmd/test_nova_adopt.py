@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Iterator
 import io
 import json
+import os
 import pathlib
 import re
 import subprocess
@@ -13,7 +14,9 @@ import sys
 import types
 from typing import Any
 
+from alembic import command
 import fixtures
+import sqlalchemy as sa
 
 import devicetrack
 from devicetrack import exception
@@ -30,6 +33,7 @@ from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import Usage
 from devicetrack.objects.values import Use
+from devicetrack.store.sql import schema
 from devicetrack.testing import fixtures as host_fixtures
 from devicetrack.tests import base
 from devicetrack.tests.unit.nova import fake_nova
@@ -70,7 +74,7 @@ class Told:
         self._plan, self.unmet = plan, unmet
         self.applied = False
 
-    def plan(self) -> AdoptionPlan:
+    def plan(self, upgrade: bool = False) -> AdoptionPlan:
         if isinstance(self._plan, Exception):
             raise self._plan
         return self._plan
@@ -225,6 +229,31 @@ class PackageTestCase(base.TestCase):
 
 
 class HostTestCase(base.TestCase):
+
+    def test_a_store_of_an_earlier_release_is_read_only_for_a_plan_that_is_applied(self) -> None:
+        host = self.useFixture(host_fixtures.Host(name=HOST))
+        host.manager.close()
+        conf, path = host.configuration.conf, self.useFixture(fixtures.TempDir()).path
+        os.chmod(path, 0o700)
+        engine = sa.create_engine(f'sqlite:///{path}/devicetrack.sqlite')
+        self.addCleanup(engine.dispose)
+        with engine.begin() as connection:
+            config = schema.config()
+            config.attributes['connection'] = connection
+            command.upgrade(config, '0012')
+        os.chmod(os.path.join(path, 'devicetrack.sqlite'), 0o600)
+        self.useFixture(fixtures.MonkeyPatch('devicetrack.load_driver', lambda *_arguments: host.driver))
+
+        def node() -> None:
+            raise exception.NovaUnavailable('the conductor', 'it is a test')
+
+        record: Any = types.SimpleNamespace(host=HOST, node=node)
+        nova = nova_host.NovaHost(conf, record, lambda: None, path)
+        error = self.assertRaises(exception.SchemaMismatch, nova.plan)
+        self.assertEqual('0012', error.found)
+        self.assertIn("as the service's user", str(error))
+        self.assertRaises(exception.NovaUnavailable, nova.plan, upgrade=True)
+        self.assertRaises(exception.NovaUnavailable, nova.plan)
 
     def test_whoever_finds_the_host_taken_learns_that_a_command_works(self) -> None:
         host = self.useFixture(host_fixtures.Host(devices=1, name=HOST))
