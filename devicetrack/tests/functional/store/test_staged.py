@@ -62,6 +62,7 @@ _CALLS: list[tuple[str, tuple[Any, ...], Any]] = [
     ('leftovers', (_HOST.uuid,), [_LEFTOVER]),
     ('remove_leftover', (_HOST.uuid, _LEFTOVER), None),
     ('events_of_device', ('ns1', None, None, _HOST.uuid), []),
+    ('events_of_serial', ('S1', None, None, _HOST.uuid), []),
     ('events_of_instance', ('0' * 36, None, None), []),
     ('count_events', (_HOST.uuid, 1, 10), (0, 1)),
     ('trim_events', (_HOST.uuid, 1 << 60, 0, 10), 1),
