@@ -14,9 +14,12 @@ from devicetrack.cmd import fleet
 from devicetrack.fleet import models
 from devicetrack.fleet import push
 from devicetrack.fleet.mirror import Mirror
+from devicetrack.store.sql import models as of_store
 from devicetrack.store.sql.store import SQLStore
 from devicetrack.testing import fake
 from devicetrack.testing import fixtures
+
+Backup = list[tuple[sa.Table, list[dict[str, Any]]]]
 
 
 class Killed(BaseException):
@@ -57,6 +60,23 @@ class PushingHost(base_fixtures.Fixture):
 
     def push(self, mirror: Mirror) -> push.Pushed:
         return push.push(mirror, self.store, self.said(), time.monotonic())
+
+    def backup(self) -> Backup:
+        """All rows of the store."""
+        return [(table, [row._asdict() for row in self.store.rows(sa.select(table))])
+                for table in of_store.metadata.sorted_tables]
+
+    def restore(self, backup: Backup) -> None:
+        """Give the store the rows of a backup, and start the manager again."""
+        def work(connection: sa.Connection) -> None:
+            for table, rows in backup:
+                connection.execute(sa.delete(table))
+                if rows:
+                    connection.execute(sa.insert(table), rows)
+
+        self.host.manager.close()
+        self.store.transact(work)
+        self.host.restart()
 
     def events(self) -> set[str]:
         """The digests of the events that the store has."""

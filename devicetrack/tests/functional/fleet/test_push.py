@@ -134,34 +134,17 @@ class TestCursor(PushTestCase):
 
     def test_a_restored_store_is_mirrored_anew_and_the_history_stays(self) -> None:
         self.live()
-        backup = self._backup()
+        backup = self.pushing.backup()
         self.live(2)
         self.push()
         before = set(hosts.events_in(self.mirror, self.pushing.uuid))
-        self._restore(backup)
+        self.pushing.restore(backup)
         self.push()
         self.check()
         self.live(3)
         self.push()
         self.check()
         self.assertEqual(before, before & set(hosts.events_in(self.mirror, self.pushing.uuid)))
-
-    def _backup(self) -> list[tuple[sa.Table, Any]]:
-        from devicetrack.store.sql import models as of_store
-        store = self.pushing.store
-        return [(table, [row._asdict() for row in store.rows(sa.select(table))])
-                for table in of_store.metadata.sorted_tables]
-
-    def _restore(self, backup: list[tuple[sa.Table, Any]]) -> None:
-        def work(connection: sa.Connection) -> None:
-            for table, rows in backup:
-                connection.execute(sa.delete(table))
-                if rows:
-                    connection.execute(sa.insert(table), rows)
-
-        self.host.manager.close()
-        self.pushing.store.transact(work)
-        self.host.restart()
 
     def test_a_trimmed_history_is_no_loss(self) -> None:
         self.live(3)

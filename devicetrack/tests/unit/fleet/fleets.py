@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from devicetrack.fleet import mirror as mirrors
 from devicetrack.fleet import models
+from devicetrack.fleet import push
 from devicetrack.testing import fixtures
 from devicetrack.tests.unit.cmd import program
 
@@ -49,12 +50,17 @@ class Fleet(base_fixtures.Fixture):
             self._directory, host.configuration.conf, '[devicetrack_fleet]', f'connection = {self._url}')
         ours.ask('fleet', 'push', '--host', host.name, config_file=config_file)
 
+        uuid, known = host.manager.host_uuid, serials or {}
+        events, devices = models.fleet_events, models.fleet_devices
+
         def write(connection: sa.Connection) -> None:
-            for table in (models.fleet_devices, models.fleet_events):
-                for identifier, serial in (serials or {}).items():
-                    connection.execute(sa.update(table).where(
-                        table.c.host_uuid == host.manager.host_uuid, table.c.identifier == identifier).values(
-                        serial=serial))
+            for identifier, serial in known.items():
+                connection.execute(sa.update(devices).where(
+                    devices.c.host_uuid == uuid, devices.c.identifier == identifier).values(serial=serial))
+            for one in host.store.latest_events(uuid, 1000):
+                connection.execute(sa.update(events).where(
+                    events.c.host_uuid == uuid, events.c.digest == push.digest_of(one)).values(
+                    serial=known.get(one.event.identifier, one.event.serial)))
 
         self.mirror.transact(write)
 
