@@ -189,7 +189,7 @@ class StoreTestCase(base.TestCase):
     def test_a_row_that_a_newer_release_wrote(self) -> None:
         instance = self.host.spawn(vgpu=1)
         [row] = self.host.records()
-        after = row._replace(details=row.details.replace('"1.0"', '"9.0"'), generation=row.generation + 1)
+        after = row._replace(details=row.details.replace('"1.1"', '"9.0"'), generation=row.generation + 1)
         self.store.write(store_api.Changes(update=(store_api.Update(row, after),)))
         [device] = self.guest(instance).devices
         self.assertEqual((None, ''), (device.facts, device.sort.type))
