@@ -337,8 +337,8 @@ class PgBouncer(Server):
     kind = 'pgbouncer'
     package = 'pgbouncer'
     ready = 'process up'
-    stop_signal = signal.SIGTERM
-    orphan_signal = 'TERM'
+    stop_signal = signal.SIGKILL            # since 1.23, SIGTERM waits until all clients have left
+    orphan_signal = 'KILL'
 
     def __init__(self, server: Server, mode: str, size: int = 20, clients: int = 100) -> None:
         super().__init__()
