@@ -97,9 +97,10 @@ class ServiceDevicesTestCase(hosts.FunctionsTestCase):
         self.use(address)
         path = self.block_device(address)
         with open(path, 'rb') as disk, subprocess.Popen(['sleep', 'infinity'], stdin=disk) as reader:
-            self.addCleanup(reader.kill)
-            self.assert_stays(address, f'process {reader.pid} (sleep) has')
-            reader.kill()
+            try:
+                self.assert_stays(address, f'open in process {reader.pid}')
+            finally:
+                reader.kill()
         self.clear(path)
         make_file_system(path)
         with tempfile.TemporaryDirectory() as directory, mounted(path, directory):
