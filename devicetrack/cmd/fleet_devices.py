@@ -131,16 +131,6 @@ class DeviceHistory(_OfFleet, history.DeviceHistory):
     history goes back as far as the mirror's "days" say. Reads only the mirror.
     """
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        which = parser.add_mutually_exclusive_group(required=True)
-        which.add_argument('device', metavar='[KIND/]IDENTIFIER', type=options.device_name, nargs='?',
-                           help='The device or parent: the name of a namespace, the UUID of a mediated device, a PCI '
-                                'address.')
-        which.add_argument('--serial', metavar='SERIAL',
-                           help='The serial number of the device or of its card, in place of a name.')
-        parser.add_argument('--host', metavar='NAME', help='Only on the host of this name.')
-        history.History.add_arguments(self, parser)
-
     def find(self, store: Any, parsed_args: argparse.Namespace, since_ms: int | None,
              until_ms: int | None) -> list[StoredEvent]:
         kind, name = parsed_args.device or (None, None)
