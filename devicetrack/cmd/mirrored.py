@@ -26,7 +26,7 @@ _UNITS: Final = (('d', 86400), ('h', 3600), ('min', 60))
 def add_hosts(parser: argparse.ArgumentParser) -> None:
     """``--host``, for commands about several hosts of a fleet."""
     parser.add_argument('--host', metavar='PATTERN', action='append', default=[],
-                        help="Only hosts whose names match this pattern of a shell, such as 'rack7-*'. May be "
+                        help="Only hosts whose names match this pattern of a shell, such as 'rack7*'. May be "
                              'repeated.')
 
 
