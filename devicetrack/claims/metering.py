@@ -14,10 +14,9 @@ from collections.abc import Sequence
 import functools
 import time
 from typing import Any
-from typing import Concatenate
+from typing import cast
 from typing import Final
 from typing import NamedTuple
-from typing import ParamSpec
 from typing import Protocol
 from typing import TypeVar
 
@@ -87,8 +86,7 @@ RELEASE: Final = 'release'
 CALLS: Final = (*CLAIMS, REALIZE, RELEASE)
 """The names of the manager's calls that a meter hears of."""
 
-Arguments = ParamSpec('Arguments')
-Result = TypeVar('Result')
+_PublicCall = TypeVar('_PublicCall', bound=Callable[..., Any])
 
 
 class Meter:
@@ -164,18 +162,16 @@ class Metering:
                 LOG.exception('A meter cannot count %s; the next failures are not logged', about.__name__)
 
 
-def metered(call: str) -> Callable[[Callable[Concatenate[Any, Arguments], Result]],
-                                   Callable[Concatenate[Any, Arguments], Result]]:
+def metered(call: str) -> Callable[[_PublicCall], _PublicCall]:
     """Decorate a call of a manager, to report it to the meter.
 
     :param call: one of :data:`CALLS`
     """
     is_claim = call in CLAIMS
 
-    def decorate(method: Callable[Concatenate[Any, Arguments], Result],
-                 ) -> Callable[Concatenate[Any, Arguments], Result]:
+    def decorate(method: _PublicCall) -> _PublicCall:
         @functools.wraps(method)
-        def timed(self: _Metered, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        def timed(self: _Metered, /, *args: Any, **kwargs: Any) -> Any:
             metering = self.metering
             if metering.meter is None:
                 return method(self, *args, **kwargs)
@@ -192,6 +188,6 @@ def metered(call: str) -> Callable[[Callable[Concatenate[Any, Arguments], Result
                 metering.tell(Meter.called, call, time.perf_counter() - began, None)
             return result
 
-        return timed
+        return cast(_PublicCall, timed)
 
     return decorate

@@ -18,9 +18,8 @@ import functools
 import traceback
 import types
 from typing import Any
-from typing import Concatenate
+from typing import cast
 from typing import Final
-from typing import ParamSpec
 from typing import Protocol
 from typing import TypeVar
 
@@ -28,9 +27,8 @@ from devicetrack import exception
 from devicetrack.claims import locks
 from devicetrack.objects.event import REQUEST_ID_LENGTH
 
-_Parameters = ParamSpec('_Parameters')
-_Result = TypeVar('_Result')
-_Owner = TypeVar('_Owner')
+# A decorated call has the signature of the call, which Concatenate would change: a context may be given by name.
+_PublicCall = TypeVar('_PublicCall', bound=Callable[..., Any])
 _Class = TypeVar('_Class', bound=type[Any])
 
 # These call the service's own code, whose exceptions pass through.
@@ -70,14 +68,13 @@ def during(request_id: str | None) -> Iterator[None]:
         _present.reset(token)
 
 
-def of_request(call: Callable[Concatenate[_Owner, Any, _Parameters], _Result],
-               ) -> Callable[Concatenate[_Owner, Any, _Parameters], _Result]:
+def of_request(call: _PublicCall) -> _PublicCall:
     """Decorate a method whose first argument is the service's context: its events belong to that request.
 
     What the service answers is the same during the whole call.
     """
     @functools.wraps(call)
-    def with_request(self: _Owner, context: Any, *args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
+    def with_request(self: Any, context: Any, *args: Any, **kwargs: Any) -> Any:
         request_id = getattr(context, 'request_id', None)
         # Not with during(), which would take longer than the rest: every claim runs this.
         token = _present.set((request_id[:REQUEST_ID_LENGTH] if isinstance(request_id, str) else None, {}))
@@ -86,7 +83,7 @@ def of_request(call: Callable[Concatenate[_Owner, Any, _Parameters], _Result],
         finally:
             _present.reset(token)
 
-    return with_request     # type: ignore[return-value]    # wraps() forgets that context may be given by name
+    return cast(_PublicCall, with_request)
 
 
 class _Caller(Protocol):
@@ -103,11 +100,10 @@ def is_answer(error: BaseException) -> bool:
         for frame, _line in traceback.walk_tb(error.__traceback__))
 
 
-def ending_start(call: Callable[Concatenate[Any, _Parameters], _Result],
-                 ) -> Callable[Concatenate[Any, _Parameters], _Result]:
+def ending_start(call: _PublicCall) -> _PublicCall:
     """Decorate a call of a manager, to tell the manager of the error that leaves it."""
     @functools.wraps(call)
-    def told(self: _Caller, /, *args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
+    def told(self: _Caller, /, *args: Any, **kwargs: Any) -> Any:
         kept = len(locks.held())
         try:
             return call(self, *args, **kwargs)
@@ -116,7 +112,7 @@ def ending_start(call: Callable[Concatenate[Any, _Parameters], _Result],
             self._call_failed(error)
             raise
 
-    return told
+    return cast(_PublicCall, told)
 
 
 def ending_starts(of: _Class) -> _Class:

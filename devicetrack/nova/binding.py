@@ -266,7 +266,7 @@ class Binding:
 
     def _before_move(self, instance: Any) -> bool:
         """Whether an instance that moves on this host still has its old devices."""
-        moves = {one.migration_uuid for one in self.manager.resources_of(instance.uuid)} - {None}
+        moves = {uuid for one in self.manager.resources_of(instance.uuid) if (uuid := one.migration_uuid) is not None}
         return bool(moves) and self._service.has_not_moved_yet(moves)
 
     def _check_not_left(self, instance: Any) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from oslo_versionedobjects import fields as ovo_fields
 
 from devicetrack import vocabulary
@@ -51,6 +53,24 @@ class DeviceAssignment(base.DeviceTrackObject):
         'seen': fields.or_none(ovo_fields.StringField),
         'was_realized': ovo_fields.BooleanField(default=True),
     }
+    host_uuid: str
+    kind: str
+    identifier: str
+    instance_uuid: str
+    migration_uuid: str | None
+    role: str
+    state: str
+    position: int
+    claim_id: str
+    generation: int
+    provider_uuid: str
+    resource_class: str
+    parent: str | None
+    numa_node: int | None
+    details: Any                    # of the class of its kind
+    created_at: int
+    seen: str | None
+    was_realized: bool
     ADDED = {'1.1': ('seen',), '1.2': ('was_realized',)}
     # A peer may name only the version of this class that it knows. It gets the details of that release.
     obj_relationships = {'details': [('1.0', '1.0')]}

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Any
 from typing import ClassVar
 from typing import Self
-from typing import TYPE_CHECKING
 
 from oslo_utils import versionutils
 from oslo_versionedobjects import base
@@ -36,17 +35,17 @@ def class_of(name: object) -> Any:
 
 
 class DeviceTrackObject(base.VersionedObject, base.ComparableVersionedObject):
-    """Base of our objects. They do no I/O."""
+    """Base of our objects. They do no I/O.
+
+    The registry makes a property for each of ``fields``, which a type checker cannot see. So each class also annotates
+    its fields.
+    """
 
     OBJ_PROJECT_NAMESPACE = NAMESPACE
 
     ADDED: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """The fields that minor versions of the class added, by version. A peer that knows only an older version gets none
     of them."""
-
-    if TYPE_CHECKING:
-        # The registry makes a property for each field, which a type checker cannot see.
-        def __getattr__(self, name: str) -> Any: ...
 
     def __init__(self, context: Any = None, **values: Any) -> None:
         super().__init__(context, **values)

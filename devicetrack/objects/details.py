@@ -14,6 +14,7 @@ import re
 from typing import Any
 from typing import ClassVar
 from typing import Final
+from typing import TYPE_CHECKING
 import uuid
 
 from oslo_utils import uuidutils
@@ -47,6 +48,10 @@ class DeviceDetails(base.DeviceTrackObject):
 
     VERSION = '1.0'
     fields = {}
+
+    if TYPE_CHECKING:
+        # Whoever has the details of some kind may read the fields of that kind.
+        def __getattr__(self, name: str) -> Any: ...
 
     IDENTITY: ClassVar[tuple[str, ...] | None] = None
     """The fields that tell this device from another one of the same name. If they differ between a row and the host,
@@ -168,6 +173,11 @@ class VPMEMDetails(DeviceDetails):
         'size_bytes': ovo_fields.NonNegativeIntegerField(),
         'align_bytes': ovo_fields.NonNegativeIntegerField(),
     }
+    namespace_uuid: str
+    label: str
+    devpath: str
+    size_bytes: int
+    align_bytes: int
 
     @property
     def unknown_identity(self) -> tuple[str, ...]:
@@ -224,6 +234,13 @@ class MdevDetails(DeviceDetails):
         'origin': fields.OriginField(),
         'parent_serial': ovo_fields.StringField(default=''),
     }
+    type: str
+    parent: str
+    parent_address: str | None
+    device_api: str
+    iommu_group: int | None
+    origin: str
+    parent_serial: str
 
     @classmethod
     def convert(cls, data: dict[str, Any], version: str) -> dict[str, Any]:
@@ -282,6 +299,12 @@ class VFDetails(DeviceDetails):
         'origin': fields.OriginField(),
         'parent_serial': ovo_fields.StringField(default=''),
     }
+    type: str
+    parent: str
+    parent_address: str
+    device_api: str
+    origin: str
+    parent_serial: str
 
     @classmethod
     def convert(cls, data: dict[str, Any], version: str) -> dict[str, Any]:
@@ -372,6 +395,28 @@ class PCIDetails(DeviceDetails):
         'no_serial': ovo_fields.BooleanField(default=False),
         'nvm_subsystem': ovo_fields.StringField(default=''),
     }
+    address: str
+    vendor_id: str
+    product_id: str
+    subsystem: str
+    serial: str | None
+    parent_address: str
+    parent_card: str | None
+    parent_serial: str | None
+    vf_number: int
+    device_type: str
+    driver: str
+    disks: str | None
+    config: str
+    traits_of_spec: list[str]
+    physical_network: str
+    mac: str
+    vlan: int
+    trusted: bool
+    interfaces: list[str] | None
+    claimed_parent: str
+    no_serial: bool
+    nvm_subsystem: str
     _NO_PORT: ClassVar[Mapping[str, object]] = {'physical_network': '', 'mac': '', 'vlan': 0, 'trusted': False}
     ADDED = {'1.1': tuple(_NO_PORT), '1.2': ('interfaces', 'claimed_parent'), '1.3': ('no_serial',),
              '1.4': ('nvm_subsystem',)}

@@ -38,6 +38,13 @@ class DevicePair(base.DeviceTrackObject):
         'element': ovo_fields.StringField(),
         'seen': fields.or_none(ovo_fields.StringField),
     }
+    kind: str
+    resource_class: str
+    source: str
+    destination: str
+    type: str
+    element: str
+    seen: str | None
     ADDED = {'1.1': ('seen',)}
 
 
@@ -60,6 +67,11 @@ class DeviceMap(message.Message):
         'metadata': ovo_fields.StringField(),
         'post_copy_allowed': ovo_fields.BooleanField(),
     }
+    instance_uuid: str
+    migration_uuid: str
+    pairs: list[DevicePair]
+    metadata: str
+    post_copy_allowed: bool
     obj_relationships = {'pairs': [('1.0', '1.0'), ('1.1', '1.1')]}
 
     @classmethod

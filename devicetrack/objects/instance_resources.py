@@ -38,6 +38,9 @@ class InstanceResources(message.Message, Sequence[assignment.DeviceAssignment]):
         'host_uuid': ovo_fields.UUIDField(),
         'assignments': ovo_fields.ListOfObjectsField(base.name_of('DeviceAssignment')),
     }
+    instance_uuid: str
+    host_uuid: str
+    assignments: list[assignment.DeviceAssignment]
     obj_relationships = {'assignments': [('1.0', '1.0'), ('1.1', '1.1'), ('1.2', '1.2')]}
 
     @classmethod

@@ -36,6 +36,18 @@ class DeclaredDevice(base.DeviceTrackObject):
         'obstacle': ovo_fields.StringField(nullable=True),
         'seen': ovo_fields.StringField(nullable=True),
     }
+    kind: str
+    identifier: str
+    resource_class: str
+    type: str
+    api: str
+    version_form: str
+    version: str
+    required: list[str]
+    offered: list[str]
+    aggregation: int | None
+    obstacle: str | None
+    seen: str | None
 
 
 @base.register
@@ -51,6 +63,8 @@ class LiveMigrationCheck(message.Message):
         'instance_uuid': ovo_fields.UUIDField(),
         'devices': ovo_fields.ListOfObjectsField(base.name_of('DeclaredDevice'), nullable=True),
     }
+    instance_uuid: str
+    devices: list[DeclaredDevice] | None
 
     @classmethod
     def from_mdevs(cls, instance_uuid: str, types: Mapping[str, str], resource_class: str = 'VGPU',

@@ -59,6 +59,16 @@ class MigrationContext(base.DeviceTrackObject):
         'new_numa_topology': fields.ForeignObjectField(nullable=True, default=None),
         **{name: fields.ForeignObjectField(nullable=True, default=None) for name in _OF_PCI},
     }
+    instance_uuid: str
+    migration_uuid: str
+    old_resources: InstanceResources | None
+    new_resources: InstanceResources | None
+    old_numa_topology: Any
+    new_numa_topology: Any
+    old_pci_devices: Any
+    new_pci_devices: Any
+    old_pci_requests: Any
+    new_pci_requests: Any
     ADDED = {'1.2': _OF_PCI}
     obj_relationships = {name: [('1.0', '1.0'), ('1.1', '1.1'), ('1.2', '1.1'), ('1.3', '1.2')]
                          for name in ('old_resources', 'new_resources')}

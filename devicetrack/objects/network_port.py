@@ -78,6 +78,10 @@ class NetworkPort(base.DeviceTrackObject):
         'vlan': ovo_fields.IntegerField(default=0),
         'trusted': ovo_fields.BooleanField(default=False),
     }
+    physical_network: str
+    mac: str
+    vlan: int
+    trusted: bool
 
     def as_port(self) -> Port:
         return Port(self.physical_network, self.mac, self.vlan, self.trusted)

@@ -41,6 +41,14 @@ class PCIDevice(base.DeviceTrackObject):
         'instance_uuid': ovo_fields.UUIDField(),
         'request_id': ovo_fields.UUIDField(),
     }
+    address: str
+    vendor_id: str
+    product_id: str
+    dev_type: str
+    parent_addr: str | None
+    numa_node: int | None
+    instance_uuid: str
+    request_id: str
 
 
 @base.register
@@ -49,6 +57,7 @@ class PCIDeviceList(ovo_base.ObjectListBase, base.DeviceTrackObject):
 
     VERSION = '1.0'
     fields = {'objects': ovo_fields.ListOfObjectsField(base.name_of('PCIDevice'))}
+    objects: list[PCIDevice]
 
     @classmethod
     def of(cls, resources: InstanceResources | None) -> PCIDeviceList | None:
@@ -76,6 +85,9 @@ class InstancePCIRequest(base.DeviceTrackObject):
         'spec': ovo_fields.ListOfDictOfNullableStringsField(),
         'request_id': ovo_fields.UUIDField(),
     }
+    count: int
+    spec: list[dict[str, str | None]]
+    request_id: str
 
 
 @base.register
@@ -87,6 +99,8 @@ class InstancePCIRequests(base.DeviceTrackObject):
         'instance_uuid': ovo_fields.UUIDField(),
         'requests': ovo_fields.ListOfObjectsField(base.name_of('InstancePCIRequest')),
     }
+    instance_uuid: str
+    requests: list[InstancePCIRequest]
 
     @classmethod
     def of(cls, resources: InstanceResources | None) -> InstancePCIRequests | None:

@@ -27,4 +27,10 @@ class Provider(base.DeviceTrackObject):
         'reserved': ovo_fields.DictOfIntegersField(default={}),
         'traits': ovo_fields.ListOfStringsField(default=[]),
     }
+    uuid: str
+    name: str
+    parent_uuid: str | None
+    totals: dict[str, int]
+    reserved: dict[str, int]
+    traits: list[str]
     ADDED = {'1.1': ('reserved', 'traits')}

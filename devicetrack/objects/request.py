@@ -32,6 +32,9 @@ class DeviceChoice(base.DeviceTrackObject):
         'needs': ovo_fields.ListOfStringsField(default=[]),
         'refuses': ovo_fields.ListOfStringsField(default=[]),
     }
+    resource_class: str
+    needs: list[str]
+    refuses: list[str]
 
     @classmethod
     def of(cls, choice: Choice) -> DeviceChoice:
@@ -64,6 +67,12 @@ class RequestedDevices(base.DeviceTrackObject):
         'numa_affinity_policy': fields.or_none(fields.NUMAAffinityPolicyField),
         'networks': ovo_fields.ListOfObjectsField(base.name_of('NetworkPort'), default=[]),
     }
+    resource_class: str
+    amount: int
+    provider_uuid: str | None
+    choices: list[DeviceChoice]
+    numa_affinity_policy: str | None
+    networks: list[NetworkPort]
     ADDED = {'1.1': ('choices', 'numa_affinity_policy'), '1.2': ('networks',)}
     obj_relationships = {'choices': [('1.1', '1.0')], 'networks': [('1.2', '1.0')]}
 
@@ -106,6 +115,9 @@ class DeviceRequest(base.DeviceTrackObject):
         'numa_nodes': ovo_fields.ListOfIntegersField(default=[]),
         'numa_affinity_policy': fields.NUMAAffinityPolicyField(default=vocabulary.NONE),
     }
+    wanted: list[RequestedDevices]
+    numa_nodes: list[int]
+    numa_affinity_policy: str
     obj_relationships = {'wanted': [('1.0', '1.0'), ('1.1', '1.1'), ('1.2', '1.2')]}
 
     def obj_make_compatible(self, primitive: dict[str, Any], target_version: str) -> None:

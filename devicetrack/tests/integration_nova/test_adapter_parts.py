@@ -152,7 +152,7 @@ class WireTestCase(base.TestCase):
         wire.put_answer(self.data, answer, has)
         source = wire.source(self.sent(self.data), self.instance)
         assert source.check is not None
-        self.assertEqual(([uuids.a], [uuids.a]), ([one.identifier for one in source.check.devices],
+        self.assertEqual(([uuids.a], [uuids.a]), ([one.identifier for one in source.check.devices or ()],
                                                   [one.identifier for one in source.resources]))
         pair = DevicePair(kind='mdev', resource_class='VGPU', source=uuids.a, destination=uuids.b, type='t',
                           element=MDEV.format(uuids.b), seen=None)

@@ -47,7 +47,7 @@ class LeftForGoodTestCase(RegionTestCase):
         self.assertEqual([], self.moves.rows(self.instance)['one'])
 
     def test_the_source_of_a_live_migration_declares_no_device(self) -> None:
-        self.assertEqual([], list(self.one.check_source(self.instance, None).devices))
+        self.assertEqual([], self.one.check_source(self.instance, None).devices)
         move = self.moves.live_migrate(self.instance, 'two')
         self.assertEqual('completed', move.status)
         self.moves.audit()
@@ -55,7 +55,7 @@ class LeftForGoodTestCase(RegionTestCase):
 
     def test_but_the_one_that_it_has_again_after_a_revert(self) -> None:
         self.first.status = 'reverted'
-        self.assertEqual(['d0'], [one.identifier for one in self.one.check_source(self.instance, None).devices])
+        self.assertEqual(['d0'], [one.identifier for one in self.one.check_source(self.instance, None).devices or ()])
 
 
 class BeforeMoveTestCase(RegionTestCase):

@@ -140,7 +140,7 @@ class MapsTestCase(base.TestCase):
     def test_a_check_comes_back_from_a_plain_map(self) -> None:
         made = objects.LiveMigrationCheck.from_mdevs(INSTANCE, self.TYPES, 'CUSTOM_GPU')
         self.assertEqual((self.TYPES, {'CUSTOM_GPU'}),
-                         (made.mdev_types(), {one.resource_class for one in made.devices}))
+                         (made.mdev_types(), {one.resource_class for one in made.devices or ()}))
         self.assertEqual(made.to_text(), objects.LiveMigrationCheck.from_text(made.to_text()).to_text())
         self.assertEqual({}, objects.LiveMigrationCheck(instance_uuid=INSTANCE, devices=None).mdev_types())
 

@@ -103,6 +103,7 @@ class ScratchWorld(world.KindWorld):
 
 class ScratchTestCase(contract.KindContract):
     world_class = ScratchWorld
+    world: ScratchWorld
 
     def test_a_file_is_known_by_its_path_without_links_and_by_its_other_name(self) -> None:
         link = f'{self.world.directory}.link'
