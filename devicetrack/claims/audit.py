@@ -357,17 +357,19 @@ class Audit:
     """Looks, and looks again if anything differs. It acts and reports only on differences that both looks show.
 
     :param beside: returns findings that other rooms know
+    :param write_refusals: writes refused claims into the history
     """
 
     def __init__(self, host: ThisHost, rows: Rows, views: HostViews, declarations: Declarations, unproven: Unproven,
-                 failed: FailedClaims, resume: Resume, beside: Callable[[], list[Finding]]) -> None:
+                 failed: FailedClaims, resume: Resume, beside: Callable[[], list[Finding]],
+                 write_refusals: Callable[[], None]) -> None:
         self._host, self._ledger, self._rows, self._views = host, rows.ledger, rows, views
         self._declarations, self._unproven, self._withheld = declarations, unproven, unproven.withheld
         self._failed, self._resume, self._gate, self._wipes = failed, resume, resume.gate, resume.wipes
         self._auditing = locks.Lock(locks.AUDITING, host.name)
         self._audited: Audited | None = None    # assigned as one value
         self._log, self._history, self._beside = FindingsLog(host.name), History(host), beside
-        self._holdings = Holdings(host)
+        self._holdings, self._write_refusals = Holdings(host), write_refusals
         self._since: dict[tuple[str, DeviceKey], int] = {}      # when this process first saw each finding
         # The rows that the service had forgotten by the last audit. In the first audit that sees one, the call that
         # made it may not be over.
@@ -395,6 +397,7 @@ class Audit:
         def run() -> list[Finding]:
             self._host.store.check_epoch()
             with self._auditing.held():
+                self._write_refusals()          # first: a hypervisor that is away may be the cause of some
                 found = self._look()
                 # The next audit sees their changes.
                 if answer_waiting() and not self._ledger.is_discarded:

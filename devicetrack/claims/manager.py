@@ -33,6 +33,8 @@ from devicetrack.claims.metering import metered
 from devicetrack.claims.metering import Metering
 from devicetrack.claims.providers import ProviderResolver
 from devicetrack.claims.public_calls import of_request
+from devicetrack.claims.refusals import refusable
+from devicetrack.claims.refusals import Refusals
 from devicetrack.claims.releasing import Wipe
 from devicetrack.claims.running import Parts
 from devicetrack.claims.running import Running
@@ -111,7 +113,7 @@ class ClaimManager:
                  instance_fields: InstanceFields | None = None,
                  after_wipe: Callable[[], object] = lambda: None) -> None:
         self.host, self.nodename = host, nodename or host
-        self.metering, self._unfinished = Metering(), Unfinished()
+        self.metering, self.refusals, self._unfinished = Metering(), Refusals(), Unfinished()
         self._parts = Parts(Endpoint(self.host, self.nodename), driver, store, conf, service, providers,
                             instance_fields or InstanceFields(), after_wipe)
         self._process = OwnProcess(self.host)
@@ -148,7 +150,8 @@ class ClaimManager:
             if self._running is not None and self._running.is_closed:
                 self._end()                     # what an interrupt left of close()
             if self._running is None:
-                starter = Starter(self.metering, self._unfinished, self._go_on, by_command=not background)
+                starter = Starter(self.metering, self.refusals, self._unfinished, self._go_on,
+                                  by_command=not background)
                 self._running, findings = start(self._parts, starter, prepare)
                 if background:
                     self._running.work_in_background()
@@ -278,6 +281,7 @@ class ClaimManager:
 
     @metered(metering.INSTANCE_CLAIM)
     @of_request
+    @refusable
     def instance_claim(self, context: Any, instance: Any, nodename: str,
                        allocations: Mapping[str, Any] | DeviceRequest | None, limits: Any = None) -> Claim:
         """Hold devices for an instance and record them at once. Blocks for one commit, without holding the lock.
@@ -623,6 +627,7 @@ class ClaimManager:
 
     @metered(metering.RESIZE_CLAIM)
     @of_request
+    @refusable
     def resize_claim(self, context: Any, instance: Any, nodename: str,
                      allocations: Mapping[str, Any] | DeviceRequest | None, migration: Any, flavor: Any = None,
                      limits: Any = None, *, numa_topology: Any = None, pci_devices: Any = None,
@@ -686,6 +691,7 @@ class ClaimManager:
 
     @metered(metering.LIVE_MIGRATION_CLAIM)
     @of_request
+    @refusable
     def live_migration_claim(self, context: Any, instance: Any, nodename: str,
                              allocations: Mapping[str, Any] | DeviceRequest | None, migration: Any,
                              limits: Any = None, *, numa_topology: Any = None,
@@ -709,6 +715,7 @@ class ClaimManager:
 
     @metered(metering.REBUILD_CLAIM)
     @of_request
+    @refusable
     def rebuild_claim(self, context: Any, instance: Any, nodename: str,
                       allocations: Mapping[str, Any] | DeviceRequest | None, migration: Any = None,
                       limits: Any = None, *, numa_topology: Any = None, pci_devices: Any = None,

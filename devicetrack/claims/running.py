@@ -40,6 +40,7 @@ from devicetrack.claims.operator_requests import OperatorRequests
 from devicetrack.claims.providers import DerivedProviders
 from devicetrack.claims.providers import KnownProviders
 from devicetrack.claims.providers import ProviderResolver
+from devicetrack.claims.refusals import Refusals
 from devicetrack.claims.releasing import Releasing
 from devicetrack.claims.releasing import Wipes
 from devicetrack.claims.repairs import Repairs
@@ -92,12 +93,13 @@ class Parts(NamedTuple):
 class Starter(NamedTuple):
     """Who starts a host.
 
-    ``metering`` reports the work. ``unfinished`` has what the manager has begun over all its starts of the host.
-    ``go_on`` calls a function with the start that goes on with what an earlier one began. ``by_command`` says that a
-    command starts the host in the place of its manager.
+    ``metering`` reports the work. ``refusals`` has the refused claims, and ``unfinished`` what the manager has begun,
+    over all its starts of the host. ``go_on`` calls a function with the start that goes on with what an earlier one
+    began. ``by_command`` says that a command starts the host in the place of its manager.
     """
 
     metering: Metering
+    refusals: Refusals
     unfinished: Unfinished
     go_on: Callable[[Running, Callable[[Running], Any]], Any]
     by_command: bool = False
@@ -105,7 +107,7 @@ class Starter(NamedTuple):
     @classmethod
     def command(cls) -> Starter:
         """A command, which makes no claims."""
-        return cls(Metering(), Unfinished(), lambda began, work: work(began), by_command=True)
+        return cls(Metering(), Refusals(), Unfinished(), lambda began, work: work(began), by_command=True)
 
 
 class Memory(NamedTuple):
@@ -164,7 +166,7 @@ class Running:
                                                   self.service_cleaning, self.end)
         self.audits = Audit(host, rows, self.views, self.declarations, self.unproven, self.failed_claims, Resume(
             host, rows, self.gate, self.life, self.claiming, self.definitions, self.moves),
-            self.service_cleaning.findings)
+            self.service_cleaning.findings, self._write_refusals)
 
     def audit(self) -> list[Finding]:
         """Audit the host, and carry out the requests of commands: see :meth:`.Audit.run`.
@@ -173,6 +175,9 @@ class Running:
         may refuse them, and ends before the wipes that they ask for.
         """
         return self.audits.run(lambda: not self.starter.by_command and self.operator_requests.answer_waiting())
+
+    def _write_refusals(self, at_once: bool = False) -> None:
+        self.starter.refusals.write(self.store, self.gate.host, self.host_uuid, at_once)
 
     def work_in_background(self) -> None:
         """Wipe and read devices in the background from now on, until :meth:`close`."""
@@ -183,7 +188,9 @@ class Running:
         """Release the host. Its devices stay recorded for their instances. Repeat it after an interrupt."""
         self.is_closed = True
         self.service_cleaning.close()
-        try:                                    # these end before another process can take the host
+        try:
+            self._write_refusals(at_once=True)
+            # These end before another process can take the host.
             self.wipes.close()
             self.unproven.close()
         finally:

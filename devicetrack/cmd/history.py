@@ -24,7 +24,7 @@ _MS: Final = 1000
 
 # Columns for the facts that only some events have, each with the name of the fact in the event.
 _MORE: Final = {'from_host': 'from', 'to_host': 'to', **{name: name for name in (
-    'bytes', 'seconds', 'proof', 'reason', 'why', 'by')}}
+    'bytes', 'seconds', 'proof', 'reason', 'why', 'by', 'wanted', 'count')}}
 
 # The events of moves. A reader of such an event wants to know the source and the destination.
 _OF_MOVES: Final = (events.MOVED, events.LEAVING, events.STAYED)
@@ -46,7 +46,7 @@ class History(base.Blocks):
     columns: tuple[str, ...] = (
         'at', 'event', 'device', 'kind', 'identifier', 'scope', 'parent', 'host', 'instance_uuid', 'migration_uuid',
         'from_host', 'to_host', 'claim_id', 'request_id', 'bytes', 'seconds', 'proof', 'reason', 'why', 'by', 'at_ms',
-        'number', 'host_uuid', 'before_since', 'serial')
+        'number', 'host_uuid', 'before_since', 'serial', 'wanted', 'count', 'first_at')
     in_table = ('at', 'event', 'device', 'instance_uuid')
     in_block: tuple[str, ...] = tuple(name for name in columns
                                       if name not in ('claim_id', 'number', 'host_uuid', 'serial'))
@@ -182,10 +182,10 @@ class DeviceHistory(History):
 
 
 class InstanceHistory(History):
-    """Show which devices an instance had, and when, on all hosts of the store, the oldest event first.
+    """Show which devices an instance had and when, and why its claims were refused, the oldest event first.
 
-    The history outlives the assignments and the instance. It goes back as far as "[devicetrack] history_days" and
-    "history_events" say. Reads the store alone.
+    It shows this for all hosts of the store. The history outlives the assignments and the instance. It goes back as far
+    as "[devicetrack] history_days" and "history_events" say. Reads the store alone.
     """
 
     spare = ('instance_uuid',)
@@ -208,7 +208,7 @@ class InstanceHistory(History):
         return f'instance {parsed_args.instance}'
 
     def other(self, row: Mapping[str, Any]) -> str:
-        return str(row['device'])
+        return str(row['device'] or row['wanted'])
 
 
 def _host_uuid(store: Store, parsed_args: argparse.Namespace) -> str | None:
@@ -246,9 +246,14 @@ def _fields(one: StoredEvent, names: Mapping[str, str], ends: Mapping[str, Mappi
     event, more = one.event, one.event.more
     if event.event in _OF_MOVES:
         more = {**more, **ends.get(event.migration_uuid or '', {})}
-    return {**event._asdict(), 'number': one.number, 'device': records.name(event.kind, event.identifier),
+    first_ms = more.get('first_ms')
+    device = {'device': records.name(event.kind, event.identifier)} if event.identifier else dict.fromkeys(
+        ('device', 'kind', 'identifier'))
+    return {**event._asdict(), 'number': one.number, **device,
+            'scope': more.get('scope', 'device' if event.identifier else None),
+            'first_at': base.Moment(first_ms / _MS) if isinstance(first_ms, int) else None,
             'host': names.get(event.host_uuid), 'at': base.Moment(event.at_ms / _MS),
-            'scope': more.get('scope', 'device'), **{column: more.get(name) for column, name in _MORE.items()}}
+            **{column: more.get(name) for column, name in _MORE.items()}}
 
 
 def _said(row: Mapping[str, Any], device: str) -> Iterator[str]:

@@ -51,6 +51,9 @@ TAKES_CLAIMS: Final = Family(
 
 CLAIMS: Final = Family('devicetrack_claims', COUNTER, 'Claims that took devices.', ('call',))
 REFUSALS: Final = Family('devicetrack_claim_refusals', COUNTER, 'Claims that failed, by reason.', ('call', 'reason'))
+SHORTAGES: Final = Family(
+    'devicetrack_claim_shortages', COUNTER, 'Claims that were refused because devices of this class are lacking, by '
+    'reason.', ('resource_class', 'reason'))
 CLAIM_SECONDS: Final = Family(
     'devicetrack_claim_duration_seconds', HISTOGRAM, 'Time of a claim, commit included, also of one that failed.',
     ('call',), _QUICK)
@@ -112,6 +115,7 @@ WIPE_RATE: Final = Family(
     'together.')
 
 FAMILIES: Final = (
-    MANAGER, TAKES_CLAIMS, CLAIMS, REFUSALS, CLAIM_SECONDS, COMMITS, COMMIT_SECONDS, IN_DOUBT, SETTLED, REALIZE_SECONDS,
-    REALIZE_FAILURES, RELEASE_SECONDS, RELEASE_FAILURES, DEVICES, AVAILABLE, WITHHELD, WIPED_BYTES, WIPE_SECONDS,
-    WIPE_FAILURES, WIPES_RUNNING, WIPES_WAITING, WIPE_RATE, FINDINGS, LAST_AUDIT, AUDIT_SECONDS, AUDIT_FAILURES)
+    MANAGER, TAKES_CLAIMS, CLAIMS, REFUSALS, SHORTAGES, CLAIM_SECONDS, COMMITS, COMMIT_SECONDS, IN_DOUBT, SETTLED,
+    REALIZE_SECONDS, REALIZE_FAILURES, RELEASE_SECONDS, RELEASE_FAILURES, DEVICES, AVAILABLE, WITHHELD, WIPED_BYTES,
+    WIPE_SECONDS, WIPE_FAILURES, WIPES_RUNNING, WIPES_WAITING, WIPE_RATE, FINDINGS, LAST_AUDIT, AUDIT_SECONDS,
+    AUDIT_FAILURES)

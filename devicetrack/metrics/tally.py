@@ -29,6 +29,11 @@ UNANSWERED: Final = 'unanswered'
 HAPPENED: Final = 'happened'
 UNDONE: Final = 'undone'
 
+# The resource classes that the host has no devices of.
+OTHER: Final = 'other'
+# The errors of claims that lack devices.
+_SHORT: Final = (exception.NoFit(()), exception.UnknownProvider('', (), ()))
+
 _SECONDS: Final = {**dict.fromkeys(metering.CLAIMS, families.CLAIM_SECONDS),
                    metering.REALIZE: families.REALIZE_SECONDS, metering.RELEASE: families.RELEASE_SECONDS}
 _FAILURES: Final = {**dict.fromkeys(metering.CLAIMS, families.REFUSALS),
@@ -55,6 +60,13 @@ class Observed(NamedTuple):
         """A histogram's buckets as Prometheus has them: each with its upper bound, and all smaller ones in it."""
         bounds = [*(f'{bound:g}' if bound % 1 else f'{bound:.1f}' for bound in family.bounds), '+Inf']
         return list(zip(bounds, map(float, itertools.accumulate(self.counts)), strict=True))
+
+
+def _short(error: BaseException) -> set[str]:
+    """Return the resource classes of which a claim lacked devices."""
+    if isinstance(error, exception.UnknownProvider):
+        return set(error.resource_classes)
+    return {shortage.resource_class for shortage in error.shortages} if isinstance(error, exception.NoFit) else set()
 
 
 class Tally(Meter):
@@ -105,6 +117,11 @@ class Tally(Meter):
         self._observe(_SECONDS[call], of_call, seconds)
         if error is not None:
             self._add(_FAILURES[call], (*of_call, reason_of(error)))
+            for resource_class in _short(error) if of_call else ():
+                labels = resource_class, reason_of(error)
+                # Whatever a request asks for, the host has only so many classes.
+                self._add(families.SHORTAGES, labels if labels in self._counters[families.SHORTAGES.name]
+                          else (OTHER, labels[1]))
         elif of_call:
             self._add(families.CLAIMS, of_call)
 
@@ -128,6 +145,9 @@ class Tally(Meter):
         if state is None:
             self._add(families.AUDIT_FAILURES, ())
             return
+        for resource_class in {OTHER, *(pool.resource_class for pool in state.pools or ())}:
+            for reason in map(reason_of, _SHORT):
+                self._add(families.SHORTAGES, (resource_class, reason), 0)
         for kind in {pool.kind for pool in state.pools or ()}:
             self._observe(families.WIPE_SECONDS, (kind,), None)
             for family in (families.WIPED_BYTES, families.WIPE_FAILURES):

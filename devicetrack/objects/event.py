@@ -1,4 +1,4 @@
-"""Events: what happened to a device, and who did it. The store keeps them when the rows of the device are gone."""
+"""Events: what happened to a device or a claim, and who did it. The store keeps them when the rows are gone."""
 
 from __future__ import annotations
 
@@ -29,14 +29,16 @@ ENDS_OWNING: Final = (WIPED, FREED, FORGOTTEN)
 WITHHELD: Final = 'withheld'
 RETIRED: Final = 'retired'
 ADMITTED: Final = 'admitted'
-EVENTS: Final = (*OWNING, *ENDS_OWNING, WITHHELD, RETIRED, ADMITTED)
+# An event of no device: a claim was refused. Its kind and identifier are ''.
+REFUSED: Final = 'refused'
+EVENTS: Final = (*OWNING, *ENDS_OWNING, WITHHELD, RETIRED, ADMITTED, REFUSED)
 
 # Longer ids are cut: those of compute services have 40 characters.
 REQUEST_ID_LENGTH: Final = 64
 
 
 class Event(NamedTuple):
-    """One change of the ownership or the condition of a device, as it is stored. Nobody changes it afterwards.
+    """One change of the ownership or the condition of a device, or refused claims. Nobody changes it afterwards.
 
     ``event`` is one of ``EVENTS``. ``at_ms`` is the time by the clock of the host, in milliseconds since 1970
     (UTC): a label that only the trimming of the history uses. ``instance_uuid``, ``migration_uuid`` and ``claim_id``
@@ -71,7 +73,9 @@ class Event(NamedTuple):
 
         ``claimed``, ``leaving``, ``moved``: ``from``, ``to``, names of hosts. ``wiped``: ``bytes`` (None when nobody
         knows), ``seconds``, ``proof``. ``withheld``, ``retired``, ``admitted``: ``reason``, ``why``, ``by``; ``scope``
-        for a parent; ``proof`` where that ended a reason.
+        for a parent; ``proof`` where that ended a reason. ``refused``: ``reason``, the class of the error, and ``why``,
+        its text; ``wanted``, the request; ``call``; ``by`` if the service's context has a user or a project; ``count``
+        and ``first_ms``, how many equal refusals it is about and when the first of them was: ``at_ms`` is the last.
         """
         try:
             found = json.loads(self.details or '{}')

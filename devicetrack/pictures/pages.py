@@ -59,7 +59,8 @@ def _environment() -> Any:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader('devicetrack.pictures'), autoescape=True, undefined=jinja2.StrictUndefined,
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, finalize=_spell_out)
-    environment.filters.update(iso=moments.local, event_state=timeline.state, event_words=timeline.words, whole=_whole)
+    environment.filters.update(iso=moments.local, event_state=timeline.state, event_subject=timeline.subject,
+                               event_words=timeline.words, whole=_whole)
     environment.globals.update(version=metadata.version('devicetrack'), node_name=node_name, places=_places, room=_room)
     return environment
 

@@ -87,7 +87,7 @@ class Pen:
                 yield from self._event(event)
 
     def _event(self, event: Event) -> Iterator[str]:
-        said = [moments.local(event.at_ms / 1000), log.printable(f'{event.kind}/{event.identifier}')]
+        said = [moments.local(event.at_ms / 1000), log.printable(timeline.subject(event))]
         if event.instance_uuid is not None:
             said.append(f'for {log.printable(event.instance_uuid)}')
         head, *rest = self._flow(16, said, list(map(len, said)))

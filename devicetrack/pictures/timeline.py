@@ -11,6 +11,7 @@ from devicetrack import vocabulary
 from devicetrack.claims import report
 from devicetrack.objects import event as events
 from devicetrack.objects.event import Event
+from devicetrack.pictures import moments
 
 # The state of a device after each event. It decides how the event is drawn.
 _STATES: Final = {
@@ -26,6 +27,11 @@ def state(event: Event) -> str:
     return _STATES.get(event.event, report.WITHHELD)
 
 
+def subject(event: Event) -> str:
+    """Return what an event is about: its device, or for a refused claim what that wanted."""
+    return f'{event.kind}/{event.identifier}' if event.identifier else str(event.more.get('wanted', ''))
+
+
 def words(event: Event) -> str:
     """Return an event's facts other than its device and its instance, in words; '' for most events."""
     return ', '.join(facts(event.more))
@@ -37,6 +43,9 @@ def facts(more: Mapping[str, Any]) -> Iterator[str]:
         yield 'the whole parent'
     if more.get('reason'):
         yield f'{more["reason"]}: {more["why"]}' if more.get('why') else str(more['reason'])
+    if isinstance(more.get('count'), int) and more['count'] > 1:
+        first = more.get('first_at') or moments.local(more.get('first_ms', 0) / 1000)
+        yield f'{more["count"]:,} times since {first}'
     if more.get('by'):
         yield f'by {more["by"]}'
     if more.get('from') or more.get('to'):

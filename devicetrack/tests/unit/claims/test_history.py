@@ -128,8 +128,9 @@ class LifeTestCase(HistoryTestCase):
         self.host.claim(instance, pmem=1).abort()
         self.assertEqual(['claimed', 'released', 'freed'], names(self.of_instance(instance)))
 
-    def test_a_refused_claim_is_no_event(self) -> None:
+    def test_a_refused_claim_is_no_event_of_a_device(self) -> None:
         self.assertRaises(exception.NoFit, self.host.claim, Instance(), pmem=3)
+        self.host.audit()
         self.assertEqual([], self.of_device())
 
     def test_a_second_start_is_no_event(self) -> None:

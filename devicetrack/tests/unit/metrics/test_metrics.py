@@ -68,6 +68,13 @@ class EventsTestCase(MetricsTestCase):
             self.value('devicetrack_claim_refusals_total', call='instance_claim', reason='store'),
             self.value('devicetrack_claim_duration_seconds_count', call='instance_claim')))
 
+    def test_the_class_that_a_refused_claim_lacked(self) -> None:
+        self.assertRaises(exception.NoFit, self.host.claim, Instance(), pmem=4, vgpu=9)
+        self.assertRaises(exception.NoFit, self.host.claim, Instance(), vgpu=3)
+        self.assertEqual((1, 2), tuple(
+            self.value('devicetrack_claim_shortages_total', resource_class=name, reason='no_fit')
+            for name in (fixtures.PMEM, 'VGPU')))
+
     def test_buckets_have_all_that_took_less(self) -> None:
         meter = self.registration.tally
         before = self.value('devicetrack_commit_duration_seconds_count') or 0
