@@ -12,7 +12,6 @@ author = 'devicetrack maintainers'
 
 extensions = [
     'cliff.sphinxext',
-    'openstackdocstheme',
     'oslo_config.sphinxconfiggen',
     'oslo_config.sphinxext',
     'sequences',
@@ -22,12 +21,6 @@ extensions = [
 
 config_generator_config_file = '../../etc/devicetrack/devicetrack-config-generator.conf'
 sample_config_basename = '_static/devicetrack'
-
-# The theme asks git for the version and names the project's hosting; neither is needed here.
-openstackdocs_auto_name = False
-openstackdocs_auto_version = False
-openstackdocs_repo_name = ''
-openstackdocs_use_storyboard = False
 
 graphviz_output_format = 'svg'
 
@@ -54,19 +47,10 @@ nitpick_ignore_regex = [
 # Most literal blocks are output or shell commands. Python says so: code-block:: python.
 highlight_language = 'none'
 
-templates_path = ['_templates']
-
-html_theme = 'openstackdocs'
-html_theme_options = {
-    'analytics_tracking_code': '',
-    'display_badge': False,
-    'root_title': 'devicetrack',
-}
-html_context = {'display_badge': False}
-html_last_updated_fmt = None
+html_theme = 'furo'
+html_title = 'devicetrack'
 html_static_path = ['_static']
-html_css_files = ['devicetrack.css', 'dark.css']
-pygments_style = 'native'
+html_css_files = ['devicetrack.css']
 
 
 # The names under which the code imports modules.
