@@ -57,7 +57,7 @@ $(VENV)/.packages-cloud: $(VENV)/.packages-test $(VENV)/.packages-host
 	tools/without-services tools/install-packages $(BIN)/bindep cloud
 	@touch $@
 
-$(VENV)/.installed: $(VENV)/.packages setup.cfg setup.py pyproject.toml
+$(VENV)/.installed: $(VENV)/.packages setup.cfg pyproject.toml
 	$(BIN)/pip install --quiet --editable '.[$(EXTRAS)]'
 	@touch $@
 
@@ -75,7 +75,7 @@ thorough-test: $(VENV)/.packages-test
 	DEVICETRACK_TEST_REPOSITORY=.stestr-thorough $(BIN)/tox run -e py3 -- --include-list devicetrack/tests/thorough.txt
 
 # An editable package is the same after every change of the code: there is nothing to build anew.
-.tox/py3/.made: $(VENV)/.packages setup.cfg setup.py pyproject.toml tox.ini
+.tox/py3/.made: $(VENV)/.packages setup.cfg pyproject.toml tox.ini
 	$(BIN)/tox run -e py3 --notest
 	@touch $@
 

@@ -1,22 +1,34 @@
-"""Which packages users install, by setup.cfg."""
+"""What users install, by setup.cfg."""
 
 import configparser
 import fnmatch
+import pathlib
+import shutil
+import subprocess
+import sys
+import zipfile
 
 import testtools
 
+from devicetrack.tests import base
 from devicetrack.tests.unit.test_imports import imports_in
 from devicetrack.tests.unit.test_imports import module_name
 from devicetrack.tests.unit.test_imports import ROOT
+
+_WITH_SUITE = {pathlib.PurePath('devicetrack/tests'), pathlib.PurePath('devicetrack/tests/drivers')}
+
+
+def _setup():
+    parser = configparser.ConfigParser()
+    parser.read(ROOT.parent / 'setup.cfg')
+    return parser
 
 
 class InstalledPackagesTestCase(testtools.TestCase):
 
     def setUp(self):
         super().setUp()
-        parser = configparser.ConfigParser()
-        parser.read(ROOT.parent / 'setup.cfg')
-        find = parser['options.packages.find']
+        find = _setup()['options.packages.find']
         self.include, self.exclude = find['include'].split(), find['exclude'].split()
 
     def is_installed(self, package):
@@ -34,3 +46,67 @@ class InstalledPackagesTestCase(testtools.TestCase):
         self.assertEqual([], wrong)
         self.assertIn('devicetrack.tests.drivers.contract', installed)
         self.assertNotIn('devicetrack.tests.model.search', installed)
+
+
+class BuildTestCase(base.TestCase):
+    """What is built does not depend on git, nor on how the sources came."""
+
+    def setUp(self):
+        super().setUp()
+        self.directory = pathlib.Path(self.temp_dir())
+        self.copy = self.directory / 'copy'
+        listed = self.git(ROOT.parent, 'ls-files', '-z', '--cached', '--others', '--exclude-standard').split('\0')
+        self.sources = {name for name in listed if name and (ROOT.parent / name).is_file()}
+        for name in self.sources:
+            (self.copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT.parent / name, self.copy / name)
+
+    def git(self, directory, *arguments):
+        return subprocess.run(['git', '-c', 'user.name=a', '-c', 'user.email=a@b', *arguments], cwd=directory,
+                              check=True, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
+
+    def build(self, what, source):
+        """Call the hook that installers call, and return the file that it makes."""
+        result = self.directory / f'{what} of {source.name}'
+        result.mkdir()
+        done = subprocess.run([sys.executable, '-W', 'ignore', '-c', 'import sys; from setuptools import build_meta; '
+                               f'build_meta.build_{what}(sys.argv[1])', result], cwd=source, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self.assertEqual(0, done.returncode, done.stdout)
+        [made] = result.iterdir()
+        return made
+
+    def test_a_shallow_clone_a_copy_and_a_release_give_the_same_wheel(self):
+        release = self.build('sdist', self.copy)
+        subprocess.run(['tar', '-xf', release, '-C', self.directory], check=True)
+        unpacked = self.directory / release.name.removesuffix('.tar.gz')
+        self.assertEqual(set(), {name for name in self.sources if not (unpacked / name).is_file()})
+        for arguments in (['init', '-q'], ['add', '-A', '-f', *self.sources], ['commit', '-q', '-m', 'one'],
+                          ['commit', '-q', '-m', 'two', '--allow-empty'],
+                          ['clone', '-q', '--depth', '1', f'file://{self.copy}', str(self.directory / 'shallow')]):
+            self.git(self.copy, *arguments)
+        shallow = self.directory / 'shallow'
+        self.assertEqual('1', self.git(shallow, 'rev-list', '--count', 'HEAD').strip())
+        shutil.rmtree(self.copy / '.git')
+        wheels = [self.build('wheel', source) for source in (self.copy, shallow, unpacked)]
+        version = _setup()['metadata']['version']
+        self.assertEqual({f'devicetrack-{version}-py3-none-any.whl'}, {wheel.name for wheel in wheels})
+        first, *others = [{entry.filename: entry.CRC for entry in zipfile.ZipFile(wheel).infolist()}
+                          for wheel in wheels]
+        self.assertEqual([first, first], others)
+        self.check_contents(set(first), f'devicetrack-{version}')
+
+    def check_contents(self, names, release):
+        """Compare a wheel with the sources: the library, the suite for drivers, and what lies in share and etc."""
+        library = {name for name in self.sources if fnmatch.fnmatch(name, 'devicetrack/*')
+                   and not fnmatch.fnmatch(name, 'devicetrack/tests/*')}
+        suite = {name for name in self.sources if pathlib.PurePath(name).parent in _WITH_SUITE and name.endswith('.py')}
+        self.assertEqual(library | suite, {name for name in names if not name.startswith(release)})
+        data = {pathlib.PurePath(name).name for name in names if name.startswith(f'{release}.data/')}
+        files = ' '.join(_setup()['options.data_files'].values()).split()
+        self.assertEqual({pathlib.PurePath(file).name for file in files}, data)
+        self.assertEqual(set(), {name for name in self.sources if name.startswith(('share/', 'etc/'))
+                                 and not name.endswith('-generator.conf')} - set(files))
+
+    def test_the_readme_has_the_version(self):
+        self.assertIn(f'Version {_setup()["metadata"]["version"]},', (ROOT.parent / 'README.rst').read_text())

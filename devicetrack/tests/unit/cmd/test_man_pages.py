@@ -34,5 +34,5 @@ class ManPagesTestCase(base.TestCase):
         programs = {f'{line.split()[0]}.1' for line in
                     self.setup['options.entry_points']['console_scripts'].strip().splitlines()}
         self.assertEqual(programs, {path.name for path in _PAGES.iterdir()})
-        files = self.setup['files']['data_files'].split()
-        self.assertEqual(programs, {file.rpartition('/')[2] for file in files if file.startswith('share/man/man1/')})
+        files = self.setup['options.data_files']['share/man/man1'].split()
+        self.assertEqual({f'share/man/man1/{page}' for page in programs}, set(files))

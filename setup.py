@@ -1,3 +1,0 @@
-import setuptools
-
-setuptools.setup(setup_requires=['pbr>=7.0'], pbr=True)
