@@ -947,6 +947,16 @@ class ClaimManager:
         """
         self._started().service_cleaning.look(devices)
 
+    def note_given(self, devices: Collection[DeviceKey]) -> None:
+        """Note that the service gave some of the devices of :meth:`look_after` to a guest. Blocks for a file.
+
+        Call it before the guest starts. If it is not called or fails, the next audit notes that, if the guest still has
+        the device then. Without such a note nobody cleans a device, because somebody else may have reserved it.
+
+        :raises DriverError: the file cannot be written
+        """
+        self._started().service_cleaning.note_given(devices)
+
     def resources_of(self, instance_uuid: str) -> InstanceResources:
         """Return the devices that an instance holds on this host, as the store records them."""
         host = self._started()

@@ -4,7 +4,8 @@ These devices have no rows and are in no ledger: the service decides who gets th
 such a device reserved, and leaves it to others to clean the device and to end the reservation. Here a thread does that:
 
 #. It notes durably which device the service may give to a guest, while nobody has it
-   (:meth:`.VirtDriver.cleaner_of_service`).
+   (:meth:`.VirtDriver.cleaner_of_service`). When the service gives the device to a guest, that is noted before the
+   guest starts, else at the next look. A device that is reserved without such a guest was reserved by somebody else.
 #. When a device waits for its cleaning, the thread has the driver clean the noted one, by the same steps as a device of
    ours: under the device's lock, after the same questions about users, with a proof.
    Clean, it is as it was noted.
@@ -18,6 +19,7 @@ it gives no answer then, the device is not cleaned again while no guest had it, 
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Mapping
 from typing import Final
 from typing import NamedTuple
@@ -59,8 +61,8 @@ from devicetrack.virt.driver import VirtDriver
 LOG = log.logger(__name__)
 
 _AWAY: Final = 'the host does not have it'
-_BY_HAND: Final = ('no guest had it since it was clean, so somebody else reserved it: it is not cleaned, and stays '
-                   'reserved until that is taken back')
+_BY_HAND: Final = ('since it was clean, nothing noted that a guest had it, so somebody else reserved it: it is not '
+                   'cleaned, and stays reserved until that is taken back')
 _NOT_NOTED: Final = 'nothing noted which device its guest had'
 _HELD: Final = 'the device: the service keeps it reserved'
 _ADVICE: Final = ('fix that, and the next audit tries again; or devicetrack-manage device admit {} --wipe cleans what '
@@ -115,7 +117,8 @@ class ServiceCleaning:
         self._is_due = False
         self._told: Mapping[DeviceKey, Cleanable] = {}
         self._there: Mapping[DeviceKey, InventoryDevice] = {}
-        self._noted: dict[DeviceKey, tuple[str, str]] = {}  # what this process noted, and what the service told then
+        self._noted: dict[DeviceKey, str] = {}              # what this process noted
+        self._given: set[DeviceKey] = set()                 # what the service gave to guests since the last look began
         # What the service told of a device when this process proved it clean. An earlier proof says nothing of a guest
         # that came after it: a reservation may be lifted by hand.
         self._proven: dict[DeviceKey, str] = {}
@@ -132,6 +135,17 @@ class ServiceCleaning:
         with self._lock.held():
             self._service, self._is_due = service, True
         self._workers.start()
+
+    def note_given(self, keys: Collection[DeviceKey]) -> None:
+        """Note durably that the service gave devices to guests that have not started yet.
+
+        :raises DriverError: that cannot be noted, and the next look tries again
+        """
+        with self._lock.held():
+            self._given.update(keys)
+            driver = self._driver               # without it, the look that makes it notes them
+        if driver is not None:
+            driver.note_given(keys)
 
     def wait(self) -> None:
         """Wait until the threads have no more work. For tests."""
@@ -235,16 +249,20 @@ class ServiceCleaning:
     def _look(self) -> None:
         """Note the devices that the service may hand out, and queue those that wait."""
         assert self._service is not None
+        with self._lock.held():
+            self._given.clear()
         told = self._service.devices()
         with self._lock.held():
             self._told = told
             self._problems = {key: problem for key, problem in self._problems.items() if key in told}
         if self._driver is None:
-            # What is noted for a device that still waits says that the service does not hand it out yet.
             self._driver = self._host.driver.cleaner_of_service(lambda: {
-                key: one.told if one.state == FREE else '' for key, one in self._told.items()})
+                key: one.state == FREE and key not in self._given for key, one in self._told.items()})
         if self._driver is None or not told:
             return
+        with self._lock.held():
+            given = self._given.union(key for key, one in told.items() if one.state == USED)
+        self._driver.note_given(given)
         self._driver.prepare(())
         inventory, lent = self._driver.get_inventory(), self._driver.lent()
         for unknown in inventory.unknown:       # never empty
@@ -259,7 +277,7 @@ class ServiceCleaning:
             self._set(key, self._judge(key, one, lent.get(key)))
         self._workers.start(len(self._waiting))
 
-    def _judge(self, key: DeviceKey, one: Cleanable, lent: str | None) -> str | None:
+    def _judge(self, key: DeviceKey, one: Cleanable, is_lent: bool | None) -> str | None:
         """Note or queue one device. Return why it is not cleaned, or could not be after a guest; None if all is well.
 
         What a running guest does to the device is nobody's business here.
@@ -271,15 +289,15 @@ class ServiceCleaning:
         if one.state == FREE:
             try:
                 device = self._there[key]
-                if self._noted.get(key) != (device.details, one.told) or lent != one.told:
+                if self._noted.get(key) != device.details or not is_lent:
                     self._note(device)
-                    self._noted[key] = device.details, one.told
+                    self._noted[key] = device.details
             except exception.DeviceTrackError as error:
                 return f'it could not be cleaned after its next guest: {getattr(error, "reason", error)}'
             return None
-        if key not in self._orders and lent in (None, one.told):
+        if key not in self._orders and is_lent is not False:
             unhealthy = self._there[key].unhealthy
-            return _BY_HAND if lent is not None else _NOT_NOTED + (f'; {unhealthy}' if unhealthy else '')
+            return _BY_HAND if is_lent else _NOT_NOTED + (f'; {unhealthy}' if unhealthy else '')
         with self._lock.held():
             self._waiting[key] = None
             return self._problems.get(key)      # until this try has ended

@@ -45,8 +45,7 @@ class NovaDevices:
         self._tracker, self._functions = tracker, functions
 
     def devices(self) -> Mapping[DeviceKey, Cleanable]:
-        return {DeviceKey(_KIND, function.address): self._state(function) for function in self._functions.all()
-                if function.is_one_time_use and function.dev_type in _WHOLE}
+        return {_key(function): self._state(function) for function in self._functions.all() if _waits(function)}
 
     def _state(self, function: PCIFunction) -> Cleanable:
         try:
@@ -100,6 +99,25 @@ class NovaDevices:
         raise exception.NovaUnavailable('placement', f'{answer.status_code}: {answer.text}')
 
 
+def given_to(instance_uuid: str, functions: PCIFunctions) -> set[DeviceKey]:
+    """Return the functions of an instance that wait for their cleaning after it.
+
+    :raises NotReady: Nova has not read its rows yet
+    """
+    return {_key(function) for function in functions.of(instance_uuid) if _waits(function)}
+
+
+def _waits(function: PCIFunction) -> bool:
+    return function.is_one_time_use and function.dev_type in _WHOLE
+
+
+def _key(function: PCIFunction) -> DeviceKey:
+    return DeviceKey(_KIND, function.address)
+
+
 def _told(function: PCIFunction) -> str:
-    """Return a text that is another one after an instance had a function: Nova saves each change of its row."""
+    """Return a text that is another one after an instance had a function: Nova saves each change of its row.
+
+    Nova saves every row anew when it starts, so this says nothing about an earlier process.
+    """
     return f'{function.row_id} {function.updated_at}'

@@ -5,6 +5,7 @@ Nothing here writes or takes a lock of Nova.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
 from typing import Final
@@ -102,19 +103,29 @@ class PCIFunctions:
 
         :raises NotReady: Nova has not read its rows yet
         """
-        pci_tracker = self._tracker.pci_tracker
-        if pci_tracker is None:
-            raise exception.NotReady(self._tracker.host)
-        # Another thread of Nova may change the list.
-        return [_function(row, pci_tracker.dev_filter.get_devspec(row))
-                for row in sorted(pci_tracker.pci_devs.objects.copy(), key=lambda row: row.address)]
+        return self._those(lambda _row: True)
+
+    def of(self, instance_uuid: str) -> list[PCIFunction]:
+        """Return the functions that an instance has, or that are claimed for it.
+
+        :raises NotReady: as :meth:`all`
+        """
+        return self._those(lambda row: 'instance_uuid' in row and row.instance_uuid == instance_uuid)
 
     def function(self, address: str) -> PCIFunction | None:
         """Return one function; None if Nova has none at this address.
 
         :raises NotReady: as :meth:`all`
         """
-        return next((one for one in self.all() if one.address == address), None)
+        return next(iter(self._those(lambda row: row.address == address)), None)
+
+    def _those(self, which: Callable[[Any], bool]) -> list[PCIFunction]:
+        pci_tracker = self._tracker.pci_tracker
+        if pci_tracker is None:
+            raise exception.NotReady(self._tracker.host)
+        # Another thread of Nova may change the list.
+        return [_function(row, pci_tracker.dev_filter.get_devspec(row))
+                for row in sorted(filter(which, pci_tracker.pci_devs.objects.copy()), key=lambda row: row.address)]
 
     def provider(self, function: PCIFunction) -> PCIProvider | None:
         """Ask placement for the provider that counts a function; None if it has none.

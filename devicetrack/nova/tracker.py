@@ -96,6 +96,7 @@ class ResourceTracker(resource_tracker.ResourceTracker):
             claim = host.manager.instance_claim(context, Subject(instance), nodename, allocations)
         with claim:
             made = super().instance_claim(context, instance, nodename, Allocations(allocations, claim), limits)
+            host.note_given(instance)
             with _undone_by_error(made):
                 if host.narrow(context, claim, instance, made.claimed_numa_topology):
                     instance.resources = resources.of(claim.resources)
@@ -221,6 +222,7 @@ class ResourceTracker(resource_tracker.ResourceTracker):
 
 def _complete_move(host: binding.Binding, context: Any, instance: Any, claim: Claim, made: Any) -> None:
     """Complete Nova's claim of a move: its end is that of the devices' too, and they are near the NUMA nodes."""
+    host.note_given(instance)
     with _undone_by_error(made):
         overrides.become(made, MoveClaim)
         if host.narrow(context, claim, instance, made.claimed_numa_topology):

@@ -16,8 +16,8 @@ UNKNOWN: Final = 'unknown'
 class Cleanable(NamedTuple):
     """A device of the service. ``state`` is one of the words above.
 
-    ``told`` is a text that is another one after the service has given the device to a guest; of an unknown state, it is
-    the reason.
+    While this process runs, ``told`` is a text that is another one after the service has given the device to a guest.
+    Of an unknown state, it is the reason.
     """
 
     state: str

@@ -15,7 +15,7 @@ class ServiceDevices:
     """The devices of the service, as :class:`devicetrack.claims.service_cleaning.DeviceService`.
 
     It reserves a device when a guest gets it, and never ends that by itself. ``before`` has, by the name of a call,
-    what happens once before its next answer.
+    what happens once before its next answer. ``note_given`` is told when a guest gets a device, as the manager is.
     """
 
     def __init__(self, *addresses: str) -> None:
@@ -24,12 +24,14 @@ class ServiceDevices:
         self.times = dict.fromkeys(addresses, 0)
         self.handed_out: list[str] = []
         self.before: dict[str, Callable[[], object]] = {}
+        self.note_given: Callable[[set[DeviceKey]], object] = lambda _keys: None
 
     def claim(self, address: str) -> str:
         """Give a device to a guest, and reserve the device."""
         self.users[address] = str(uuid.uuid4())
         self.reserved.add(address)
         self.times[address] += 1
+        self.note_given({DeviceKey('pci', address)})
         return self.users[address]
 
     def free(self, address: str) -> None:

@@ -170,28 +170,34 @@ class VirtDriver(abc.ABC):
         The default does nothing. Never an error: what is not forgotten only withholds.
         """
 
-    def cleaner_of_service(self, told: Callable[[], Mapping[DeviceKey, str]]) -> VirtDriver | None:
+    def cleaner_of_service(self, are_free: Callable[[], Mapping[DeviceKey, bool]]) -> VirtDriver | None:
         """Return another driver, for devices that the compute service hands out itself and this library only cleans.
 
-        Such devices have no rows. :meth:`get_inventory` of that driver has those that ``told`` names. :meth:`realize`
-        notes durably which device the service gets, and :meth:`prove` with ``wipe`` cleans the one that was noted, and
-        no other. So neither does anything for a device that the service may give to a guest at the same time. The
-        driver has a state directory of its own. :meth:`close` of this driver closes it too. The default is None: there
-        are no such devices.
+        Such devices have no rows. :meth:`get_inventory` of that driver has those that ``are_free`` names.
+        :meth:`realize` notes durably which device the service gets, and :meth:`prove` with ``wipe`` cleans the one that
+        was noted, and no other. So neither does anything for a device that the service may give to a guest at the same
+        time. The driver has a state directory of its own. :meth:`close` of this driver closes it too. The default is
+        None: there are no such devices.
 
-        :param told: returns for each of these devices what the service tells of it now: a text that is another one
-            after the service has given the device to a guest
+        :param are_free: returns for each of these devices whether the service may give it to its next guest now.
+            :meth:`realize` asks it in one step with the note
         """
         return None
 
-    def lent(self) -> Mapping[DeviceKey, str]:
-        """Return what the service told of its devices when :meth:`realize` noted them.
+    def lent(self) -> Mapping[DeviceKey, bool]:
+        """Return the devices that :meth:`realize` noted, and whether the service has given each to no guest since.
 
         Only a driver of :meth:`cleaner_of_service` has some.
 
         :raises DriverError: that cannot be read
         """
         return {}
+
+    def note_given(self, keys: Collection[DeviceKey]) -> None:
+        """Note durably that the service gave devices to guests. Those that :meth:`realize` did not note are left out.
+
+        :raises DriverError: that cannot be noted
+        """
 
     @abc.abstractmethod
     def get_inventory(self) -> Inventory:

@@ -148,6 +148,27 @@ class CleaningTestCase(test_pci_in_placement.PlacementPCIReportingTests):
             self.assertIn('somebody else reserved it', said)
         self.assertEqual(1, self.reserved())
 
+    def test_a_reservation_by_hand_stays_when_the_service_starts_again(self) -> None:
+        # Nova saves each row when it starts, and this time the host says something new.
+        self.reserve(1)
+        for restart in range(3):
+            self.restart_compute_service(HOST, pci_info=fakelibvirt.HostPCIDevicesInfo(
+                num_pci=1, num_pfs=0, num_vfs=0, numa_node=restart % 2), keep_hypervisor_state=False)
+            [said] = self.audit()
+            self.assertIn('somebody else reserved it', said)
+            self.assertEqual(1, self.reserved())
+        self.reserve(0)
+        self.delete(self.boot())
+        self.assertEqual(([], 0, True), (self.audit(), self.reserved(), self.is_zero()))
+
+    def test_a_guest_counts_that_nothing_could_note_before_its_start(self) -> None:
+        away = exception.CommandFailed('use pci.json', 'no space left on device')
+        with mock.patch.object(self.manager, 'note_given', autospec=True, side_effect=away):
+            server = self.boot()
+        self.audit()
+        self.delete(server)
+        self.assertEqual(([], 0, True), (self.audit(), self.reserved(), self.is_zero()))
+
     def test_a_reservation_that_is_lifted_by_hand_is_not_lifted_again(self) -> None:
         self.delete(self.boot())
         with self.asked(2, lambda: self.reserve(0)):

@@ -127,7 +127,7 @@ class LibvirtDriver(guests.Guests):
             self._cleaner_of_service.close()
         self.hypervisor.close()
 
-    def cleaner_of_service(self, told: Callable[[], Mapping[DeviceKey, str]]) -> LibvirtDriver:
+    def cleaner_of_service(self, are_free: Callable[[], Mapping[DeviceKey, bool]]) -> LibvirtDriver:
         path = os.path.join(self.state_path, _OF_SERVICE)
         try:
             ownfiles.make_directory(path)
@@ -136,13 +136,17 @@ class LibvirtDriver(guests.Guests):
         made = self._cleaner_of_service = LibvirtDriver(self.host, self.conf, path, [pci_of_service.OfService],
                                                         self.hypervisor.raw, trusts=True)
         for kind in made._functions_of_service():
-            kind.told = lambda: {key.identifier: text for key, text in told().items()
-                                 if key.kind == pci_of_service.OfService.name}
+            kind.are_free = lambda: {key.identifier: is_free for key, is_free in are_free().items()
+                                     if key.kind == pci_of_service.OfService.name}
         return made
 
-    def lent(self) -> Mapping[DeviceKey, str]:
-        return {DeviceKey(kind.name, name): text for kind in self._functions_of_service()
-                for name, text in kind.lent.items()}
+    def lent(self) -> Mapping[DeviceKey, bool]:
+        return {DeviceKey(kind.name, name): is_free for kind in self._functions_of_service()
+                for name, is_free in kind.lent.items()}
+
+    def note_given(self, keys: Collection[DeviceKey]) -> None:
+        for kind in self._functions_of_service():
+            kind.note_given({key.identifier for key in keys if key.kind == kind.name})
 
     def _functions_of_service(self) -> Iterator[pci_of_service.OfService]:
         return (kind for kind in self._kinds.values() if isinstance(kind, pci_of_service.OfService))

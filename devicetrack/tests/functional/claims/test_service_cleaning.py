@@ -60,6 +60,7 @@ class ServiceCleaningTestCase(base.TestCase):
                                cleaning=[json.dumps({'policy': 'zero', **cleaning})])
         self.host: Any = self.useFixture(libvirt_hosts.LibvirtHost(
             self.node.connect, {}, self.temp_dir(), kinds=[pci.PCI], configuration=self.configuration))
+        self.service.note_given = lambda keys: self.host.manager.note_given(keys)
         self.look()
 
     def look(self) -> list[Any]:
@@ -165,6 +166,56 @@ class ServiceCleaningTestCase(base.TestCase):
         self.service.reserved.add(DISK)
         self.assertIn('somebody else reserved it', self.said())
         self.assertEqual(([], {DISK}), (self.service.handed_out, self.service.reserved))
+
+    def test_a_reservation_stays_whatever_the_service_tells_after_its_next_start(self) -> None:
+        self.start()
+        self.service.reserved.add(DISK)
+        for _times in range(2):
+            self.host.manager.close()
+            self.service.times[DISK] += 1       # Nova saves its rows anew
+            self.host.restart()
+            self.assertIn('somebody else reserved it', self.said())
+            self.assertEqual(([], {DISK}), (self.service.handed_out, self.service.reserved))
+        self.service.reserved.clear()           # by that person
+        self.use()
+        self.assertEqual([], self.look())
+        self.assertEqual((True, [DISK]), (self.is_zero(), self.service.handed_out))
+
+    def test_a_guest_that_comes_and_goes_in_the_middle_of_a_look_counts(self) -> None:
+        self.start()
+        driver = self.host.running.service_cleaning._driver
+        for where, name in ((self.service, 'devices'), (driver, 'prepare'), (driver, 'realize')):
+            call = getattr(where, name)
+
+            def used_meanwhile(*arguments: Any, where: Any = where, name: str = name, call: Any = call) -> Any:
+                setattr(where, name, call)
+                if name == 'realize':
+                    self.use()
+                    return call(*arguments)
+                answer = call(*arguments)
+                self.use()
+                return answer
+
+            self.host.running.service_cleaning._noted.clear()      # so the look notes the disk
+            setattr(where, name, used_meanwhile)
+            self.look()
+            self.assertEqual((name, {DISK}), (name, self.service.reserved))
+            self.assertEqual([], self.look())
+            self.assertEqual((True, set()), (self.is_zero(), self.service.reserved))
+
+    def test_a_guest_of_which_nothing_was_noted_in_time_counts_while_it_runs(self) -> None:
+        self.start()
+        self.service.note_given = lambda _keys: None
+        guest = self.boot_guest()
+        self.assertEqual([], self.look())
+        self.delete_guest(guest)
+        self.assertEqual([], self.look())
+        self.assertEqual((True, [DISK]), (self.is_zero(), self.service.handed_out))
+        self.assertEqual([], self.look())
+        # Nobody knows of this one, so the disk stays reserved.
+        self.use()
+        self.assertIn('somebody else reserved it', self.said())
+        self.assertEqual((OLD, {DISK}), (self.disk.content[:len(OLD)], self.service.reserved))
 
     def test_a_person_says_that_a_disk_is_clean(self) -> None:
         self.start(policy='person')
@@ -435,8 +486,9 @@ class ServiceCleaningTestCase(base.TestCase):
         self.use()
         self.service.before['hand_out'] = lambda: self.host.store.take_epoch(self.host.manager.host_uuid, set())
         self.service.before['check_waits'] = lambda: self.host.store.take_epoch(self.host.manager.host_uuid, set())
+        cleaning = self.host.running.service_cleaning
         self.host.manager.look_after(self.service)
-        self.host.running.service_cleaning.wait()
+        cleaning.wait()
         self.assertEqual(([], OLD), (self.service.handed_out, self.disk.content[:len(OLD)]))
         self.host.restart()
 

@@ -36,6 +36,7 @@ class ServiceDevicesTestCase(hosts.FunctionsTestCase):
             self.addCleanup(self.clear, self.block_device(address))
         self.service = ServiceDevices(*self.addresses)
         self.compute: Any = self.useFixture(Host(cleaning=cleaning))
+        self.service.note_given = self.compute.manager.note_given
 
     def look(self) -> dict[DeviceKey, str]:
         """One audit of the service, and all that it begins. Returns what the next audit says of these devices."""

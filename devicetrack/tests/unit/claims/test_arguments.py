@@ -131,7 +131,8 @@ class EveryCallTestCase(base.TestCase):
         # The others name no instance: they are about the host or a claim, or are in OtherArgumentsTestCase.
         others = {'init_host', 'close', 'disable_node', 'enable_node', 'explain', 'cordon', 'uncordon', 'admit',
                   'retire', 'list_withheld', 'wipes', 'wait_for_wipes', 'update_available_resource', 'resources_of',
-                  'held', 'providers', 'placed', 'narrow_claim', 'state', 'look_after'}
+                  'held', 'providers', 'placed', 'narrow_claim', 'state', 'look_after',
+                  'note_given'}
         host = self.useFixture(fixtures.Host(ready=False))
         public = {name for name, value in vars(type(host.manager)).items()
                   if not name.startswith('_') and isinstance(value, types.FunctionType)}

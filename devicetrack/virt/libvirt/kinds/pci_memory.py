@@ -23,6 +23,7 @@ boots which function each of them was when the service got it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Iterator
 from collections.abc import Mapping
 import contextlib
@@ -53,7 +54,7 @@ class _Known(NamedTuple):
     ``given`` has, by name, the boots in which functions were given to guests. ``alike`` has, by the name of a row, the
     last boot in which its disk was certainly in its place, and the text of :class:`.pci_cards.Alike` from then.
     ``rows`` has the details of these rows. ``lent`` has, by name, the details of functions that the service hands out,
-    and what the service told of them then.
+    and whether it has given them to no guest since.
     """
 
     serials: Mapping[str, tuple[int, str]]
@@ -61,7 +62,7 @@ class _Known(NamedTuple):
     moved: Mapping[str, str]
     alike: Mapping[str, tuple[str, str]]
     rows: Mapping[str, str]
-    lent: Mapping[str, tuple[str, str]]
+    lent: Mapping[str, tuple[str, bool]]
 
 
 class Memory:
@@ -189,7 +190,7 @@ class Memory:
             rows={**known.rows, name: row}))
 
     @property
-    def lent(self) -> Mapping[str, tuple[str, str]]:
+    def lent(self) -> Mapping[str, tuple[str, bool]]:
         """Return the functions that the service hands out, as :meth:`lend` remembers them.
 
         :raises CommandFailed: the file cannot be used
@@ -197,14 +198,23 @@ class Memory:
         with self._errors():
             return self._read().lent
 
-    def lend(self, name: str, row: str, told: str) -> None:
+    def lend(self, name: str, row: str, is_free: Callable[[], bool]) -> None:
         """Remember which function the service hands out from now on. This survives a power cut.
 
         :param row: its details
-        :param told: what the service tells of it now
+        :param is_free: says whether the service may give it to its next guest. It is asked before a later
+            :meth:`note_given` changes the file
         :raises CommandFailed: the file cannot be used
         """
-        self._change(lambda known: known._replace(lent={**known.lent, name: (row, told)}))
+        self._change(lambda known: known._replace(lent={**known.lent, name: (row, is_free())}))
+
+    def note_given(self, names: Collection[str]) -> None:
+        """Remember that the service gave functions to guests. This survives a power cut. Others are left out.
+
+        :raises CommandFailed: the file cannot be used
+        """
+        self._change(lambda known: known._replace(lent={
+            name: (row, is_free and name not in names) for name, (row, is_free) in known.lent.items()}))
 
     def take_back(self, name: str) -> None:
         """Remember that no guest has a function any more. Its row may still be there.
@@ -268,7 +278,7 @@ def _parse(stored: Any, boot_id: str) -> _Known:
     # Earlier releases did not write these.
     alike = {str(name): (str(boot), str(text)) for name, (boot, text) in stored.get('alike', {}).items()}
     rows = {str(name): str(text) for name, text in stored.get('rows', {}).items() if name in alike}
-    lent = {str(name): (str(row), str(told)) for name, (row, told) in stored.get('lent', {}).items()}
+    lent = {str(name): (str(row), bool(is_free)) for name, (row, is_free) in stored.get('lent', {}).items()}
     is_of_boot = stored['boot_id'] == boot_id
     return _Known(serials if is_of_boot else {}, given, moved if is_of_boot else {}, alike, rows, lent)
 

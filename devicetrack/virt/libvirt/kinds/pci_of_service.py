@@ -46,11 +46,10 @@ class _Listed(pci_matching.Match):
 class OfService(pci.PCI):
     """The kind ``pci`` for functions of the service. It has a state directory of its own.
 
-    ``told`` returns, by the addresses of these functions, what the service tells of them now: a text that is another
-    one after the service has given the function to a guest.
+    ``are_free`` returns, by the addresses of these functions, whether the service may give them to its next guest now.
     """
 
-    told: Callable[[], Mapping[str, str]] = staticmethod(dict)
+    are_free: Callable[[], Mapping[str, bool]] = staticmethod(dict)
 
     def __init__(self, conf: Any, hypervisor: Any) -> None:
         self._listed = _Listed()
@@ -60,17 +59,21 @@ class OfService(pci.PCI):
         return pci_options.of_service(conf, self._listed)
 
     @property
-    def lent(self) -> Mapping[str, str]:
-        """Return what the service told of each function when it got the function."""
-        return {name: told for name, (_row, told) in self._memory.lent.items()}
+    def lent(self) -> Mapping[str, bool]:
+        """Return the recorded functions, and whether the service has given each to no guest since."""
+        return {name: is_free for name, (_row, is_free) in self._memory.lent.items()}
+
+    def note_given(self, names: Collection[str]) -> None:
+        """Record that the service gave functions to guests."""
+        self._memory.note_given(names)
 
     def prepare(self, recorded: Mapping[str, str], locked: api.Locked) -> None:
         # A function stays at its address here, because the service knows it by that. Another card there is another one.
-        rows = pci_places.rows({name: row for name, (row, _told) in self._memory.lent.items()})
+        rows = pci_places.rows({name: row for name, (row, _free) in self._memory.lent.items()})
         self._memory.compare({name: self._like_row(row) for name, row in rows.items()}, {})
 
     def stock(self) -> api.Stock:
-        self._listed.addresses = frozenset(self.told())
+        self._listed.addresses = frozenset(self.are_free())
         return super().stock()
 
     def realize(self, assignment: DeviceAssignment) -> Realized:
@@ -78,12 +81,12 @@ class OfService(pci.PCI):
 
         :raises RealizeFailed: it could not
         """
-        told = self.told()[assignment.identifier]       # before it is read: a guest may get it meanwhile
         made = super().realize(assignment)
         if not pci_cards.is_known(cast(PCIDetails, details.from_text(made.details))):
             raise exception.RealizeFailed(*assignment.key, 'nothing would tell it from another one after a guest: its '
                                           'serial number cannot be read now')
-        self._memory.lend(assignment.identifier, made.details, told)
+        # A guest may have got it while it was read.
+        self._memory.lend(assignment.identifier, made.details, lambda: self.are_free()[assignment.identifier])
         return made
 
     def unclaim(self, assignment: DeviceAssignment, lock_fd: int) -> None:
@@ -94,7 +97,7 @@ class OfService(pci.PCI):
 
         :raises UnclaimFailed: that is not known
         """
-        row, _told = self._memory.lent.get(assignment.identifier, ('', ''))
+        row, _is_free = self._memory.lent.get(assignment.identifier, ('', False))
         if not row:
             raise exception.UnclaimFailed(*assignment.key, NOT_RECORDED)
         recorded: Any = assignment.obj_clone()
