@@ -31,6 +31,7 @@ from devicetrack.engine.withholding import Marks
 from devicetrack.nova import adoption
 from devicetrack.nova.subject import Subject
 from devicetrack.objects.values import DeviceKey
+from devicetrack.store.sql import schema
 
 if TYPE_CHECKING:
     from devicetrack.nova.record import NovaRecord
@@ -65,7 +66,8 @@ class NovaHost:
     def plan(self, upgrade: bool = False) -> adoption.AdoptionPlan:
         """Read everything and say what would be recorded. Nothing is made, wiped, realized or written to any store.
 
-        :param upgrade: the plan will be applied: first bring a store of an earlier release to this release's schema
+        :param upgrade: the plan will be applied: first bring a store of an earlier release to this release's schema.
+            Else a copy of the store is read, and a store that hosts share cannot be
         :raises HostInUse: the host's manager runs
         :raises NovaUnavailable, HypervisorUnreachable, StoreError: no answer
         :raises InvalidConfiguration, UnsafePath: an option or the state directory cannot be used
@@ -107,21 +109,27 @@ class NovaHost:
                 devicetrack.load_driver(self._conf, self._host, self._connect, state_path)))
 
     def _store(self, undo: contextlib.ExitStack, upgrade: bool) -> Any:
-        """Open the host's store for reading, or an empty temporary one if it was not made yet."""
+        """Open the host's store for reading, or an empty temporary one if it was not made yet.
+
+        The file of an earlier release is copied, and the copy is brought to this release's schema.
+        """
         store = devicetrack.open_store(self._conf, self._state_path)
         try:
             store.check()
             return store
         except exception.SchemaMismatch as error:
             store.close()
-            if error.found is not None:
-                if not upgrade:
-                    raise
-                devicetrack.sync_store(self._conf, self._state_path)
-                return devicetrack.open_store(self._conf, self._state_path)
+            found = error.found
+            if found is not None and not upgrade and (store.path is None or not schema.is_known(found)):
+                raise
+        if found is not None and upgrade:
+            devicetrack.sync_store(self._conf, self._state_path)
+            return devicetrack.open_store(self._conf, self._state_path)
         conf, directory = cfg.ConfigOpts(), undo.enter_context(tempfile.TemporaryDirectory())
         devicetrack.register_options(conf)
         conf([], default_config_files=[], default_config_dirs=[])
+        if found is not None:
+            schema.copy_file(store, devicetrack.open_store(conf, directory))
         devicetrack.sync_store(conf, directory)
         return devicetrack.open_store(conf, directory)
 
@@ -183,7 +191,12 @@ class NovaHost:
                 obstacles, rights = list(look.obstacles()), _checked('privileges', driver.check_rights)
         except _REFUSALS as error:
             name = 'options' if isinstance(error, (cfg.Error, exception.InvalidConfiguration)) else 'host'
-            yield adoption.HostCheck(name, adoption.FAILURE, f'{error}; so nothing else of the host was looked at')
+            result, said = adoption.FAILURE, str(error)
+            if isinstance(error, exception.SchemaMismatch) and error.found is not None and schema.is_known(error.found):
+                result, said = adoption.WARNING, (
+                    f'{error.store} has schema {error.found}, and the service brings it to {error.wanted} when it '
+                    'starts: first back it up, and stop the services of all hosts that share it')
+            yield adoption.HostCheck(name, result, f'{said}; so nothing else of the host was looked at')
             return
         yield from adoption.checks_of_host(obstacles, [*warnings, *(
             f'{one.option}: {one.key.identifier}: {one.reason}' for one in look.inventory.faults)],

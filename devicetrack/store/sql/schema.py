@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import contextlib
 import functools
 import os
+import sqlite3
 import threading
 from typing import Any
 from typing import Final
@@ -188,6 +189,20 @@ def make_file(store: Database) -> None:
     except OSError as error:
         raise exception.StoreUnavailable(
             store.name, f'it cannot be made ({error.strerror}): let this process write to it') from error
+
+
+def copy_file(store: Database, to: Database) -> None:
+    """Copy an SQLite store to one that has no file yet.
+
+    :raises StoreUnavailable: the store cannot be read, or there is no room for the copy
+    """
+    make_file(to)
+    try:
+        with contextlib.closing(sqlite3.connect(store.path or '')) as read, (
+                contextlib.closing(sqlite3.connect(to.path or ''))) as written:
+            read.backup(written)
+    except sqlite3.Error as error:
+        raise exception.StoreUnavailable(store.name, f'it cannot be copied to {to.path}: {error}') from error
 
 
 def _upgrade(store: Database, connection: sa.Connection) -> None:

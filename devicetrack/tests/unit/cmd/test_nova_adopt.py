@@ -13,6 +13,7 @@ import subprocess
 import sys
 import types
 from typing import Any
+from unittest import mock
 
 from alembic import command
 import fixtures
@@ -33,6 +34,7 @@ from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import Usage
 from devicetrack.objects.values import Use
+from devicetrack.store.sql import database
 from devicetrack.store.sql import schema
 from devicetrack.testing import fixtures as host_fixtures
 from devicetrack.tests import base
@@ -230,7 +232,7 @@ class PackageTestCase(base.TestCase):
 
 class HostTestCase(base.TestCase):
 
-    def test_a_store_of_an_earlier_release_is_read_only_for_a_plan_that_is_applied(self) -> None:
+    def test_a_store_of_an_earlier_release_is_changed_only_for_a_plan_that_is_applied(self) -> None:
         host = self.useFixture(host_fixtures.Host(name=HOST))
         host.manager.close()
         conf, path = host.configuration.conf, self.useFixture(fixtures.TempDir()).path
@@ -247,13 +249,31 @@ class HostTestCase(base.TestCase):
         def node() -> None:
             raise exception.NovaUnavailable('the conductor', 'it is a test')
 
-        record: Any = types.SimpleNamespace(host=HOST, node=node)
+        record: Any = types.SimpleNamespace(host=HOST, node=node, check_release=lambda: None)
         nova = nova_host.NovaHost(conf, record, lambda: None, path)
-        error = self.assertRaises(exception.SchemaMismatch, nova.plan)
-        self.assertEqual('0012', error.found)
-        self.assertIn("as the service's user", str(error))
-        self.assertRaises(exception.NovaUnavailable, nova.plan, upgrade=True)
+
+        def revision() -> Any:
+            with engine.connect() as connection:
+                return connection.execute(sa.text('SELECT version_num FROM alembic_version')).scalar()
+
+        # The service will bring it to its own schema, so nothing is wrong with it.
+        self.assertEqual([('options', 'ok'), ('privileges', 'ok'), ('record', 'failure')],
+                         [(one.check, one.result) for one in nova.checks()][3:])
         self.assertRaises(exception.NovaUnavailable, nova.plan)
+        self.assertEqual('0012', revision())
+        with mock.patch.object(database.Database, 'path', None):        # as on a server
+            error = self.assertRaises(exception.SchemaMismatch, nova.plan)
+            self.assertEqual('0012', error.found)
+            *_before, last = nova.checks()
+            self.assertEqual(('host', 'warning'), (last.check, last.result))
+            self.assertIn('has schema 0012, and the service brings it to', last.details)
+        self.assertRaises(exception.NovaUnavailable, nova.plan, upgrade=True)
+        self.assertNotEqual('0012', revision())
+        with engine.begin() as connection:
+            connection.execute(sa.text("UPDATE alembic_version SET version_num = '9999'"))
+        *_before, last = nova.checks()
+        self.assertEqual(('host', 'failure'), (last.check, last.result))
+        self.assertIn('upgrade this one', last.details)
 
     def test_whoever_finds_the_host_taken_learns_that_a_command_works(self) -> None:
         host = self.useFixture(host_fixtures.Host(devices=1, name=HOST))
