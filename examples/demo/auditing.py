@@ -47,54 +47,53 @@ def _an_old_copy_of_the_record(stage: Stage, new: str) -> tuple[list[record.Row]
              if stage.seen.owner(device) != users.get(device, 'nobody')]
     expect({owner for _device, owner, _user in wrong} == {'nobody', gone}, f'the copy knows {gone} and not {new}')
     say(f"""
-        The record is copied, as an operator may do at any time. Later {new} is built, {gone} is deleted,
-        and the service ends. Then somebody puts the copy in the place of the record. The demo compares
-        it with the guests, and what differs is:""")
-    table(('device', 'owner, says the record', 'is named by the guest of'), wrong)
+        An operator makes a backup of the record. Later {new} is built, {gone} is deleted, and the service
+        stops. Then somebody restores the old backup. The demo compares it with the guests. These devices
+        differ:""")
+    table(('device', 'owner in the record', 'guest that uses it'), wrong)
     return before, gone
 
 
 def _found(stage: Stage, new: str, next_one: str, gone: str) -> None:
     """Show the findings of the audits. Check that nobody gets or gives devices while the record is incomplete."""
     old = stage.seen.rows()
-    say('The command for operators opens the test driver with the same guests, and says:')
+    say('The operator runs an audit:')
     stage.run_command(ATTENTION, 'audit')
     began = stage.start_service()
     lost, over = (stage.instances.get(name).uuid for name in (new, gone))
     expect(all(lost in finding or over in finding for finding in began['findings']), 'nothing else differs')
     expect(any(lost in finding for finding in began['findings']), f'{new} has lost its row')
     say(f"""
-        Its exit status was {ATTENTION}: something needs attention. It knows nothing of {gone}, for only the
-        compute service can tell what became of that. Started again, the service does, and `init_host`
-        finds {count(len(began['findings']), 'difference')}:""")
+        The exit status was {ATTENTION}: something needs attention. The command cannot know that {gone} is
+        deleted; only the compute service knows. When the service starts, `init_host` finds
+        {count(len(began['findings']), 'difference')}:""")
     for finding in began['findings']:
         quote(finding)
     refusal = stage.service.call('build', name=next_one)['refusal']
     expect(stage.seen.rows() == old, 'nothing is taken or given')
     say(f"""
-        Yet it gives nothing back. A record that lacks one row may lack others, and nobody can tell which
-        devices are free. {next_one}, {a(stage.flavor_of(next_one))}, asks in vain:""")
+        It releases nothing yet. A record that lacks one row may lack others, so no device is certainly free. A
+        claim for {next_one}, {a(stage.flavor_of(next_one))}, is refused:""")
     quote(refusal)
 
 
 def _put_right(stage: Stage, before: list[record.Row], new: str, gone: str) -> None:
     say(f"""
-        {new} is a guest of this host, so the operator accepts. Rows are written by the manager of their
-        host alone, and it works: the command shows what will be done, and leaves a request. It would wait for
-        the answer; here it is told not to.""")
+        {new} is a guest of this host, so the operator accepts the repair. Only the running manager writes rows,
+        so the command shows the plan and leaves a request for the manager. (--no-wait: the command does not
+        wait for the answer.)""")
     stage.run_command(OK, 'audit', '--repair', '--accept', '--no-wait')
     [request] = record.requests(stage.machine.directory)
     returned = stage.rows_of(gone)
     stage.service.call('audit')
-    say('At its next audit the service carries it out and answers:')
+    say('At its next audit the service does the repair. The answer:')
     stage.run_command(OK, 'request', 'show', request, '-c', 'outcome', '-c', 'text')
     expect(stage.seen.rows() == before, 'the record is what it was before the accident')
     stage.seen.check_guests(stage.running())
     say(f"""
-        The row of {new} was written anew from what its guest's definition records. With that the record
-        is complete, so the same audit gave back what the copy had of {gone}:
-        {', '.join(map(str, returned))}. Compared row by row, the record is what it was when the service
-        ended. The command says:""")
+        The repair restored the row of {new} from the guest's definition. Then the record was complete, so the
+        same audit released the device of {gone}: {', '.join(map(str, returned))}. The demo compares each row:
+        the record is the same as before the service stopped. The operator's audit:""")
     stage.run_command(OK, 'audit')
 
 
@@ -111,8 +110,7 @@ def _works_again(stage: Stage, next_one: str) -> None:
     stage.seen.check_guests({row.owner for row in rows})
     expect(stage.service.end() == 0, 'the service ends in peace')
     say(f"""
-        {next_one} asks once more, gets {theirs[0]}, and finds {finds} in it. One more audit of the service
-        has looked at the record, at libvirt, at the host and at the service's word, and found
-        {count(len(findings), 'difference')}. The demo counts for itself: {count(len(rows), 'row')},
-        {count(len(guests), 'guest')}, {count(len(named), 'device')} in their definitions, none of them in
-        two, and all of them those of the rows.""")
+        {next_one} tries again, gets {theirs[0]}, and reads {finds} in it. The service's next audit compares the
+        record, libvirt, the host and the service's instances, and found {count(len(findings), 'difference')}.
+        The demo checks independently: {count(len(rows), 'row')}, {count(len(guests), 'guest')},
+        {count(len(named), 'device')} in their definitions, no device in two of them, and each device has a row.""")

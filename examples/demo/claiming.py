@@ -28,10 +28,9 @@ def the_host(stage: Stage) -> None:
     offers = stage.service.call('providers')['offers']
     expect(sum(offer[-1] for offer in offers) == len(stage.seen.devices), 'the host offers every device')
     say("""
-        The service runs as a process of its own. Its record is one SQLite file. Its hypervisor is
-        libvirt's in-process test driver, which plays a host with PCI cards and with the mediated
-        devices that an operator made on them; plain files stand for the namespaces. To the
-        placement service this host offers:""")
+        The service is a separate process, and its record is an SQLite file. The hypervisor is libvirt's
+        in-process test driver. It simulates a host with PCI cards and mediated devices. Plain files stand for
+        the namespaces. This is the inventory that the host reports to placement:""")
     table(('provider', 'resource class', 'devices'), offers)
     say('Guests come in these flavors:')
     table(('flavor', 'extra specs'), [
@@ -56,27 +55,26 @@ def the_race(stage: Stage) -> list[str]:
     expect(sorted({row.owner for row in rows}) == winners, 'who won is recorded, and nobody else')
     stage.seen.check_owners(stage.refused)
     say(f"""
-        {THREADS} instances, {THREADS // len(FLAVORS)} of each flavor, asked at once, each in a thread of
-        its own and each for all of its devices or none. After {race['milliseconds']} ms everyone had an
-        answer: {len(winners)} got all they asked for, {len(stage.refused)} were refused and hold
-        nothing.""")
+        {THREADS} instances, {THREADS // len(FLAVORS)} of each flavor, claim their devices at once, each in its
+        own thread. A claim gets all devices of its flavor or none. After {race['milliseconds']} ms,
+        {len(winners)} got all they asked for, {len(stage.refused)} were refused and hold nothing.""")
     stage.print_owners(rows)
     wanted = sum(needs(flavor).total() for flavor in flavors.values())
     say(f"""
-        Wanted were {wanted} devices. The host has {len(stage.seen.devices)}; {len(stage.seen.free())} of
-        them stayed free, too few for anyone who was refused.""")
+        The instances asked for {wanted} devices. The host has {len(stage.seen.devices)}.
+        {len(stage.seen.free())} are still free, but no refused instance can use them alone.""")
     loser = max(stage.refused, key=lambda name: len(race['lost'][name]))
-    say(f'Why did {loser}, {a(flavors[loser])}, lose? The library says it in one sentence:')
+    say(f'Why was {loser}, {a(flavors[loser])}, refused? This is the error:')
     quote(race['lost'][loser])
 
     running = [name for name in winners if name not in stopped]
     stage.seen.check_guests(running)
     stage.seen.let_write(running)
     say(f"""
-        The guests of {len(running)} owners were defined and started in libvirt with the elements that the
-        library returned for their devices. Each then wrote its name all over its namespaces; the
-        test driver runs no guest's code, so the demo writes for them. {listed(stopped)} came as
-        far as `claimed`: recorded, not yet booted.""")
+        {len(running)} guests were defined and started in libvirt, with the device elements that the library
+        returned. Each then filled its namespaces with its name. (The test driver does not run guest code, so
+        the demo writes for the guests.) {listed(stopped)} stopped at `claimed`: their devices are recorded, and
+        their guests are not booted yet.""")
     return stopped
 
 
@@ -90,13 +88,13 @@ def release_and_reuse(stage: Stage) -> None:
     stage.seen.check_guests({row.owner for row in rows})
     theirs = [row for row in rows if row.owner in newcomers]
     say(f"""
-        {leaving} is deleted too, without an accident. Then all who were refused ask again, in the
-        order of their names, and {len(newcomers)} of {len(stage.refused)} get what is free by now:""")
+        {leaving} is deleted without an accident. Then the refused instances try again in the order of their
+        names, and {len(newcomers)} of {len(stage.refused)} get devices:""")
     stage.print_owners(theirs)
     wrote = stage.seen.wrote
     reused = [row for row in theirs if row.identifier in wrote]
     expect(reused, 'what was given back is used again')
-    say('What these guests find in the namespaces that others had before them:')
+    say('This is what the new guests read in reused namespaces:')
     table(('namespace', 'first guest', 'wrote', 'next guest', 'finds'), [
         (row.identifier, wrote[row.identifier], text_of(wrote[row.identifier]), row.owner,
          stage.seen.read(row.identifier)) for row in reused])

@@ -31,13 +31,12 @@ def killed_between_record_and_boot(stage: Stage, stopped: list[str]) -> None:
     goes_on, given_up = sorted(stopped, key=lambda name: (name not in large, name))
     stage.instances.set_state(given_up, DELETED)
     say(f"""
-        The service is gone (SIGKILL). The demo reads the record by plain SQL: the same {len(before)}
-        rows. While no service is there, the user of {given_up} gives up and deletes it, which the
-        service's own database keeps; {goes_on} is still wanted.""")
+        The demo kills the service (SIGKILL), and reads the record with plain SQL: the same {len(before)} rows.
+        While the service is down, a user deletes {given_up}. The service's own database knows that. {goes_on}
+        is still wanted.""")
     say("""
-        On a real host the guests run on. Those of the test driver live and die with the process
-        that opened it, so the demo kept their definitions and hands them to the next one as
-        running guests.""")
+        On a real host the guests keep running. Guests of the test driver end with the process that opened it,
+        so the demo keeps their definitions and starts them again in the next process.""")
 
     began = stage.start_service(wipe_rate_mib_s=SLOW_WIPE_MIB_S)
     after = stage.seen.rows()
@@ -50,16 +49,15 @@ def killed_between_record_and_boot(stage: Stage, stopped: list[str]) -> None:
     stage.seen.let_write([goes_on])
     given_back = count(len(before) - len(kept), 'device')
     say(f"""
-        Started again, the service calls `init_host`, which compares {len(before)} rows,
-        {count(guests, 'guest')}, {len(stage.seen.devices)} devices and the service's word. {given_up} has
-        no guest and is deleted, says the service: what it held went back ({given_back}). {goes_on}
-        has no guest and is here, says the service: its devices stayed its own, and the service has
-        just booted it on them. {reported(began)}""")
+        The service starts again and calls `init_host`, which compares {len(before)} rows,
+        {count(guests, 'guest')} and {len(stage.seen.devices)} devices, and asks the service about each
+        instance. {given_up} has no guest and is deleted, so its devices were released ({given_back}). {goes_on}
+        has no guest either but still exists: it kept its devices, and the service has just booted it on them.
+        {reported(began)}""")
     stage.print_owners(after)
     say(f"""
-        Compared row by row with the table above: apart from {given_up}, all
-        {instances_in(kept)} own the {count(len(kept), 'device')} that they owned. Nothing is lost, and
-        nothing is owned twice.""")
+        The demo compares each row with the table above: except {given_up}, all {instances_in(kept)} own the
+        same {count(len(kept), 'device')}. Nothing is lost, and nothing is owned twice.""")
 
 
 def killed_in_a_wipe(stage: Stage) -> None:
@@ -79,15 +77,14 @@ def killed_in_a_wipe(stage: Stage) -> None:
     expect({row.state for row in rows} == {'releasing'}, f'what {name} had is held')
     expect(outlived, 'the wiper outlives the service and keeps its lock')
     say(f"""
-        {name} is deleted. Its guest is gone, its namespace {namespace} is being overwritten
-        (slowly, and halted for a moment, for the sake of this chapter), and the service is killed.
-        At that moment {dirty} of {SIZES['32MB'] // MIB} MiB still read `{text_of(name)}`. The record
-        says:""")
+        {name} is deleted. Its guest is gone, and its namespace {namespace} is being wiped, slowly for this
+        chapter. In the middle, the demo kills the service. At that moment {dirty} of {SIZES['32MB'] // MIB} MiB
+        still read `{text_of(name)}`. The record:""")
     stage.print_owners(rows)
     say(f"""
-        On its way back, and still held: nobody else can be given it. What overwrites is a process of
-        its own. It outlived the service and keeps the lock file of {namespace}, which the demo has
-        just tried to take in vain: no new service can work on the namespace beside it.""")
+        The devices are being released and are still held, so no other instance can get them. The wipe runs in a
+        process that survives the service and holds the lock of {namespace}. The demo tried to take that lock
+        and could not: a new service cannot touch the namespace at the same time.""")
 
     began = stage.start_service()
     after = stage.seen.rows()
@@ -95,8 +92,8 @@ def killed_in_a_wipe(stage: Stage) -> None:
     expect(owners(after) == owners(row for row in before if row.owner != name), 'nothing else changed')
     stage.seen.check_clean(namespace)
     say(f"""
-        Started again, `init_host` finds the row and waits for nothing. In the background the lock is
-        taken as soon as the old process has ended. libvirt has no guest with {namespace}. Nobody
-        heard that it is clean, so it is overwritten once more and read back; then, and only then, the
-        row goes. The demo has read it too: {stage.seen.read(namespace)}. {reported(began)} The other
-        {instances_in(after)} own what they owned.""")
+        The service starts again without waiting for the wipe. In the background it takes the lock when the old
+        process ends, checks that no guest uses {namespace}, wipes it again because no result of the first wipe
+        is known, reads it back, and only then deletes the row. The demo reads the namespace:
+        {stage.seen.read(namespace)}. {reported(began)} The other {instances_in(after)} own the same devices as
+        before.""")

@@ -39,7 +39,7 @@ def given(stage: Stage) -> None:
     expect(not findings, f'the audit finds no difference: {findings}')
     expect(not record.read(host.directory), 'nobody has anything any more')
     expect(functions.service.end() == 0, 'the service ends in peace')
-    say('Everything is given back, and the audit finds 0 differences.')
+    say('All devices are released, and the audit finds 0 differences.')
 
 
 class Functions:
@@ -92,9 +92,9 @@ def _the_host(functions: Functions) -> None:
     names = [f'pci_{address.replace(":", "_").replace(".", "_")}' for address in everything]
     expect(sorted(names) == functions.node_devices, 'libvirt has the same functions')
     say(f"""
-        Another host hands out whole PCI functions: an NVMe disk of {DISK_BYTES // MIB} MiB, and a network card with
-        {len(functions.ports)} virtual functions. libvirt's test driver has them as node devices, and files stand
-        for what the kernel shows. Flavors ask for them as in Nova, by `pci_passthrough:alias = disk:1`.""")
+        Another host assigns whole PCI functions: an NVMe disk of {DISK_BYTES // MIB} MiB, and a network card
+        with {len(functions.ports)} virtual functions. They are node devices of libvirt's test driver, and files
+        stand for sysfs. Flavors request them as in Nova: `pci_passthrough:alias = disk:1`.""")
     table(('function', 'what', "the host's driver"), [
         (address, what, functions.driver(address)) for address, what in zip(
             everything, ('disk', 'card', *('port of the card' for _port in functions.ports)), strict=True)])
@@ -110,11 +110,12 @@ def _a_disk_comes_back_clean(functions: Functions) -> None:
     refusal = functions.build(SECOND_DISK_USER)
     expect(refusal is not None, 'the disk has one owner')
     say(f"""
-        At first nothing proves that the disk is clean, so the service read it through: every byte was zero. Now
-        {DISK_USER} has it. Its guest names it, libvirt took it from the host's driver (it has
-        {functions.driver(DISK)} now), and the guest writes its name all over it:""")
+        At first the disk is not proven clean, so the service reads all of it: every byte is zero. Then
+        {DISK_USER} gets the disk. libvirt takes it from the host's driver (its driver is
+        {functions.driver(DISK)} now), and the guest fills it with its name. The element in the guest's
+        definition:""")
     show(guest.elements())
-    say(f'{SECOND_DISK_USER} asks for a disk meanwhile:')
+    say(f'{SECOND_DISK_USER} requests a disk and is refused:')
     quote(str(refusal))
     functions.service.call('delete', name=DISK_USER)
     content = functions.read_disk()
@@ -122,8 +123,8 @@ def _a_disk_comes_back_clean(functions: Functions) -> None:
     expect(functions.driver(DISK) == 'nvme', 'the host has the disk again')
     expect(functions.build(SECOND_DISK_USER) is None, 'the disk is free again')
     say(f"""
-        {DISK_USER} is deleted. Back at the driver nvme, the disk was overwritten and read back before anybody
-        could have it: it reads {len(content) // MIB} MiB of zeros. Only then {SECOND_DISK_USER} gets it.""")
+        {DISK_USER} is deleted. The disk returns to the driver nvme, and the service overwrites it and reads it
+        back: it reads {len(content) // MIB} MiB of zeros. Only then {SECOND_DISK_USER} gets it.""")
     functions.service.call('delete', name=SECOND_DISK_USER)
 
 
@@ -134,14 +135,15 @@ def _a_card_or_its_functions(functions: Functions) -> None:
     expect(refusal is not None and 'excluded' in refusal, 'the card is refused because of its port')
     expect(functions.driver(CARD) == 'igb', 'nobody touches the card')
     say(f"""
-        {PORT_USER} gets {port}, a port of the card. Now {CARD_USER} asks for the card itself. A real libvirtd that
-        gives it away hangs until the port's guest is gone. It is not asked to:""")
+        {PORT_USER} gets {port}, a port of the card. Then {CARD_USER} requests the card itself. On a real host,
+        libvirtd would hang on this until the port's guest is gone. The library refuses the claim before it
+        calls libvirt:""")
     quote(str(refusal))
     functions.service.call('delete', name=PORT_USER)
     expect(functions.build(CARD_USER) is None, 'the card is free')
     refusal = functions.build(PORT_USER)
     expect(refusal is not None and 'excluded' in refusal, 'ports are refused because of the card')
     expect(functions.owners() == {CARD: CARD_USER}, 'the card has one owner, and its ports have none')
-    say(f'When {PORT_USER} is gone {CARD_USER} gets the card, and nobody a port of it:')
+    say(f'When {PORT_USER} is deleted, {CARD_USER} gets the card. Then its ports are not available:')
     quote(str(refusal))
     functions.service.call('delete', name=CARD_USER)

@@ -34,10 +34,9 @@ def tell(stage: Stage) -> None:
     """The story."""
     title('devicetrack: one owner for every device')
     say("""
-        A compute service on this machine will build guests that want persistent-memory namespaces
-        and vGPUs. There are fewer devices than guests, the service will be killed three times, somebody will
-        put an old copy in place of its record, and a scheduler will join. Another host hands out whole PCI
-        functions. Watch who owns what.""")
+        This demo runs a compute service whose guests need persistent-memory namespaces and vGPUs. There are
+        fewer devices than guests. The demo kills the service three times, replaces its record by an old copy,
+        and adds a scheduler. After each step it checks who owns each device.""")
     claiming.the_host(stage)
     stopped = claiming.the_race(stage)
     crashing.killed_between_record_and_boot(stage, stopped)
@@ -49,10 +48,9 @@ def tell(stage: Stage) -> None:
     functions.given(stage)
     chapter('From here')
     say("""
-        README.rst has the ten lines with which a service calls the library, and
-        examples/compute/service.py is a whole service that boots real guests. `make test` proves
-        on real servers what was shown here, and `make thorough-test` with real guests; `make docs`
-        explains it.""")
+        README.rst has the ten lines that a service needs. examples/compute/service.py is a whole service that
+        boots real guests. `make test` tests all this on real servers, and `make thorough-test` with real
+        guests. `make docs` builds the documentation.""")
 
 
 def out_of_patience(*_: object) -> None:

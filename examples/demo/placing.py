@@ -48,9 +48,9 @@ def _reported(stage: Stage, scheduler: Scheduler, url: str) -> None:
     stage.start_placed_service(url)
     _check(stage, scheduler)
     say(f"""
-        The demo starts a real placement server with an empty database, and the service, which is told where
-        it is. The service reports what the host has, and lets each of the {len(stage.running())} instances
-        hold there what its rows stand for. Asked by plain HTTP, placement says of the host:""")
+        The demo starts a real placement server with an empty database, and restarts the service with its
+        address. The service reports the host's inventory and the allocations of the {len(stage.running())}
+        instances. The demo asks placement over plain HTTP:""")
     _show(scheduler.tree())
 
 
@@ -68,8 +68,8 @@ def _spawned(stage: Stage, scheduler: Scheduler) -> str:
     held = scheduler.allocations(stage.instances.get(name).uuid)
     expect(held == chosen, f'{name} holds what was chosen')
     say(f"""
-        For {name}, {a(FLAVOR)}, the scheduler asks for candidates and takes the first; the claim is made
-        by that choice. What placement counts, and the devices that {name} has:""")
+        For {name}, {a(FLAVOR)}, the scheduler asks placement for candidates and takes the first. The claim uses
+        that choice. The allocations in placement, and the devices of {name}:""")
     names = scheduler.names()
     table(('chosen', 'devices'), [
         (f'{names[provider]}: {", ".join(f"{amount} {one}" for one, amount in amounts.items())}',
@@ -89,8 +89,9 @@ def _cordoned(stage: Stage, scheduler: Scheduler, name: str) -> None:
     after = _line(scheduler)
     expect(after.reserved == len(free) and scheduler.choose(OTHER) is None, 'what is cordoned cannot be had')
     say(f"""
-        An operator cordons {count(len(free), 'namespace')}, all that are free of {LABEL}. The next report reserves
-        them, and there is no candidate for {a(OTHER)} until they are admitted again:""")
+        An operator cordons {count(len(free), 'namespace')}: every free one of {LABEL}. The next report marks
+        them as reserved, and placement has no candidate for {a(OTHER)} until they are uncordoned. Before and
+        after:""")
     _show([before, after])
     for device in free:
         stage.service.call('uncordon', name=device)
@@ -105,7 +106,8 @@ def _in_conflict(stage: Stage, scheduler: Scheduler, placement: placements.Place
     names = scheduler.names()
     _check(stage, scheduler)
     say(f"""
-        {name} becomes {a(OTHER)}: one request gives what it holds to its migration, and the new to itself.""")
+        {name} is resized to {a(OTHER)}. One request moves its allocations to the migration, and allocates the
+        new devices to the instance.""")
     table(('consumer', 'provider', 'holds'), [
         (who, names[provider], ', '.join(f'{amount} {one}' for one, amount in amounts.items()))
         for who, consumer in ((name, instance), ('its migration', migration))
@@ -116,8 +118,8 @@ def _in_conflict(stage: Stage, scheduler: Scheduler, placement: placements.Place
     expect(record.leftovers(stage.machine.directory) == [migration], 'what must go is written down')
     _check(stage, scheduler)
     say("""
-        The user confirms. Between the service's reading and its writing, somebody else writes to the
-        migration, so placement refuses, and the service says:""")
+        The user confirms. At the same time somebody else changes the migration's allocations, so placement
+        rejects the request. The error of the service:""")
     quote(answer['refusal'])
     expect('refusal' not in stage.service.call('confirm', name=name), 'it can be confirmed again')
     expect(not scheduler.allocations(migration), 'the migration holds nothing')
@@ -127,10 +129,10 @@ def _in_conflict(stage: Stage, scheduler: Scheduler, placement: placements.Place
     _check(stage, scheduler)
     stage.seen.check_guests(stage.running())
     say(f"""
-        The move has not ended, and a note of what must go is in the record. Its user could revert it now, and
-        confirms it again; the note is gone with what it was for. Compared row by row,
-        {count(len(stage.seen.rows()), 'device')} of {count(len(stage.running()), 'instance')} are allocated where the
-        record has them:""")
+        The resize is still open, and the record has a note of the allocations to remove. The user could revert
+        now. The user confirms again, which works and removes the note. The demo compares each row:
+        {count(len(stage.seen.rows()), 'device')} of {count(len(stage.running()), 'instance')} are allocated
+        where the record has them:""")
     _show(scheduler.tree())
     stage.run_command(OK, 'placement', 'audit')
 

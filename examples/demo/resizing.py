@@ -30,9 +30,9 @@ def resized_twice(stage: Stage) -> None:
     [old] = _namespaces(before)
     stage.seen.check_written(old, name)
     say(f"""
-        {name}, {a(stage.flavor_of(name))}, shall become {a(flavor)} without leaving this host. It gets other
-        devices, and keeps those that it has until its user is content: {listed(leaving)} had to go, to
-        make room for both. From its first byte to its last, {old} still reads `{text_of(name)}`.""")
+        {name}, {a(stage.flavor_of(name))}, is resized to {a(flavor)} on this host. It gets new devices, and
+        keeps its old ones until its user confirms. To make room for both, the demo deleted {listed(leaving)}.
+        From its first byte to its last, {old} still reads `{text_of(name)}`.""")
     _killed_and_reverted(stage, name, flavor, before, devices, old)
     _confirmed(stage, name, flavor, old)
 
@@ -50,10 +50,9 @@ def _killed_and_reverted(stage: Stage, name: str, flavor: str, before: list[reco
     expect([row.identifier for row in left] == devices, f'what {name} had is old')
     expect(guest.devices() == [row.identifier for row in new], 'the one definition names the new devices')
     say("""
-        The claim has written the new rows and has made the old ones old, in one transaction. The guest
-        was stopped and started again on its new devices, on which it has just written; and before
-        anybody could record that it runs there, the service is killed. There is one definition of
-        the guest, which the demo kept. It names the new devices:""")
+        One transaction wrote the new rows and marked the present ones as old. The guest was stopped, started on
+        its new devices, and wrote to them. Before the service recorded that the guest runs there, the demo
+        kills the service. The guest's definition has the new devices:""")
     show(guest.elements())
 
     began = stage.start_service()
@@ -66,14 +65,12 @@ def _killed_and_reverted(stage: Stage, name: str, flavor: str, before: list[reco
     [migration] = {row.migration for row in killed + started}
     expect(migration == stage.instances.migration_of(name).uuid, 'both name the migration')
     say(f"""
-        Started again, the service calls `init_host`, and that sees the guest run. So says the record,
-        before and after, all of it for the migration {migration}:""")
+        The service starts again. `init_host` sees the guest run on its new devices, and corrects the record.
+        The rows of migration {migration}, before and after:""")
     now = {row.identifier: row for row in started}
     table(('device', 'when it was killed', 'after init_host'), [
         (row, _role(row), _role(now[row.identifier])) for row in (*left, *new)])
-    say(f"""
-        {reported(began)} Whether {name} is better off now is for its user to say, who says no, and
-        reverts:""")
+    say(f'{reported(began)} Now the user reverts the resize:')
 
     stage.service.call('revert', name=name)
     expect(stage.rows_of(name) == before, f'the rows of {name} are those that it had')
@@ -84,8 +81,8 @@ def _killed_and_reverted(stage: Stage, name: str, flavor: str, before: list[reco
         (old, stage.seen.owner(old), stage.seen.read(old)),
         (namespace, stage.seen.owner(namespace), stage.seen.read(namespace))])
     say(f"""
-        {name} is {a(stage.flavor_of(name))} again, and its guest has the very devices that it had, in
-        their order, with every byte where it was. What it had tried was wiped, and then set free.""")
+        {name} is {a(stage.flavor_of(name))} again. Its guest has the same devices as before, in the same order,
+        with all their data. The new devices were wiped and freed.""")
 
 
 def _confirmed(stage: Stage, name: str, flavor: str, old: str) -> None:
@@ -104,8 +101,8 @@ def _confirmed(stage: Stage, name: str, flavor: str, old: str) -> None:
     stage.seen.check_written(new, name)
     stage.seen.check_clean(old)
     say(f"""
-        Some time later it is resized once more. Nothing is killed this time, and the user confirms. Until
-        then it owned {len(both)} devices, and now the {len(rows)} that its guest runs on:""")
+        Later it is resized again, this time without a kill, and the user confirms. Before the confirmation it
+        owned {len(both)} devices. Now it owns the {len(rows)} that its guest uses:""")
     stage.print_owners(rows)
     table(('namespace', 'owner', 'reads'), [
         (old, stage.seen.owner(old), stage.seen.read(old)), (new, stage.seen.owner(new), stage.seen.read(new))])

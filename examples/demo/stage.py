@@ -86,4 +86,4 @@ def instances_in(rows: Iterable[record.Row]) -> str:
 
 def reported(began: dict[str, Any]) -> str:
     findings = began['findings']
-    return f'It reports: {"; ".join(findings)}.' if findings else 'It has nothing left to report.'
+    return f'It reports: {"; ".join(findings)}.' if findings else 'It reports no findings.'

@@ -59,9 +59,9 @@ class TestDemo(base.TestCase):
 
     def check_resizes(self, text: str) -> None:
         [(name, flavor, other, old)] = re.findall(
-            r'(instance-\d+), an? (\w+\.small), shall become an? (\w+\.small) .* its last, (ns\d) still reads', text)
+            r'(instance-\d+), an? (\w+\.small), is resized to an? (\w+\.small) .* its last, (ns\d) still reads', text)
         self.assertNotEqual(flavor, other)
-        [tried] = re.findall(r'It names the new devices: .*<path>\S+/(ns\d)</path>', text)
+        [tried] = re.findall(r'definition has the new devices: .*<path>\S+/(ns\d)</path>', text)
         self.assertNotEqual(old, tried)
         self.assertIn(f'{old} (16MB) old, active old, active', text)
         self.assertIn(f'{tried} (16MB) incoming, claimed current, active', text)
@@ -85,7 +85,7 @@ class TestDemo(base.TestCase):
         [request] = re.findall(r'the host.s manager runs: request (\S+) waits for its next audit', text)
         self.assertRegex(text, rf'request show {request} .* outcome \| done \| .* 1 of 1 repairs done')
         self.assertIn('$ devicetrack-manage audit devicetrack-manage: host demo-host: no differences', text)
-        self.assertRegex(text, r'instance-34 asks once more, gets ns\d \(16MB\), and finds 16 MiB of zeros in it')
+        self.assertRegex(text, r'instance-34 tries again, gets ns\d \(16MB\), and reads 16 MiB of zeros in it')
         self.assertIn('found 0 differences', text)
 
     def check_placement(self, text: str) -> None:
@@ -97,7 +97,7 @@ class TestDemo(base.TestCase):
         before, after = [[int(figure) for figure in figures] for figures in re.findall(
             r'demo-host CUSTOM_PMEM_NAMESPACE_16MB 6 (\d) (\d)', text)[1:3]]
         self.assertEqual(([0, after[1]], 6), (before, sum(after)))
-        self.assertIn('says: confirm: somebody else changed the allocations of ', text)
+        self.assertIn('The error of the service: confirm: somebody else changed the allocations of ', text)
         self.assertIn('$ devicetrack-manage placement audit devicetrack-manage: host demo-host: no differences', text)
         self.assertRegex(text, r'\d+ devices of \d+ instances are allocated where the record has them')
 
