@@ -266,6 +266,15 @@ class ClaimManager:
         host.store.check_epoch()
         return host
 
+    def _hearing(self, host: Running) -> Running:
+        """Return the running host once it has carried out all requests to cordon, for a call that chooses devices.
+
+        :raises StoreError: one of them may still wait
+        :raises HypervisorUnreachable, NotReady, ForkedManager, HostTakenOver: as :meth:`_started`
+        """
+        host.hear()
+        return self._started() if host.is_over else host
+
     def _open_for(self, nodename: str, instance: Any, migration: Any = None) -> Running:
         """Return the running host, for a claim. A claim without a migration may have one created.
 
@@ -274,6 +283,7 @@ class ClaimManager:
         :raises HypervisorUnreachable, StoreError: as :meth:`_started`
         """
         host = self._started_for(instance) if migration is None else self._started_for(instance, migration)
+        host = self._hearing(host)
         host.gate.check(nodename)
         return host
 
@@ -349,6 +359,7 @@ class ClaimManager:
             raise exception.BadRequest('claim', type(claim).__name__, 'must be what a claim call returned')
         if claim.is_over or not nodes or policy == vocabulary.NONE:
             return {}
+        host = self._hearing(host)
         fields = host.claiming.narrow(claim, nodes, policy, wait)
         host.wipes.go_on()
         return fields
@@ -413,7 +424,7 @@ class ClaimManager:
         :raises HypervisorUnreachable: no answer; devices may be half made, and the next call continues
         :raises UsersUnknown: a claim of the instance failed, and nobody can read whether a guest runs on its devices
         """
-        host, uuid = self._started_for(instance), instance.uuid
+        host, uuid = self._hearing(self._started_for(instance)), instance.uuid
         with host.wipes.releasing(uuid, wait=False):
             host.store.check_epoch()
             host.gate.check_complete(uuid)

@@ -52,8 +52,8 @@ CORDON: Final = 'cordon'
 UNCORDON: Final = 'uncordon'
 ADMIT: Final = 'admit'
 RETIRE: Final = 'retire'
-# If two of these have one target, the newer one counts.
-_CONTRARIES: Final = frozenset((CORDON, UNCORDON))
+# The manager carries these out before its next claim. If two of them have one target, the newer one counts.
+BEFORE_CLAIMS: Final = frozenset((CORDON, UNCORDON))
 
 # The events that each verb ends with. Those before them may be of a part of its work: a device is withheld as retired
 # before its row ends. A repair is never refused after a part of its work.
@@ -154,7 +154,7 @@ class OperatorRequests:
             if request.answer is not None:
                 continue
             try:
-                if request.verb in _CONTRARIES:
+                if request.verb in BEFORE_CLAIMS:
                     self._answer_contrary(request)
                 else:
                     self._carry_out_and_answer(request, ())
@@ -163,6 +163,23 @@ class OperatorRequests:
         if self._is_mistaken:
             self._end()
         return True
+
+    def cordon_waiting(self) -> None:
+        """Do and answer the waiting requests to cordon or uncordon, for a claim that is about to choose devices.
+
+        :raises StoreUnavailable: one of them may still wait
+        """
+        try:
+            with self._answering.held():
+                known = self._operator_requests()
+                for number, request in enumerate(known):
+                    if request.verb in BEFORE_CLAIMS and request.answer is None:
+                        self._carry_out_and_answer(request, known[number + 1:])
+        except exception.OutcomeUnknown as error:
+            # Only the answer is in doubt. For the claim this is no unknown outcome: it has not begun.
+            raise exception.StoreUnavailable(error.store, 'the answer to a request may not be stored') from error
+        if self._is_mistaken:
+            self._end()
 
     def _answer_contrary(self, request: OperatorRequest) -> None:
         """Carry out and answer a request to cordon or uncordon, unless a newer call has answered it meanwhile.
@@ -269,7 +286,7 @@ class OperatorRequests:
 
         :raises DeviceTrackError: it was not done
         """
-        if verb not in _CONTRARIES:
+        if verb not in BEFORE_CLAIMS:
             return self.do(verb, arguments, wait=True)
         with self._answering.held():
             self._refuse_older(verb, _target(arguments), arguments.get('reason', ''), 'command')
@@ -423,9 +440,9 @@ def _target_of(request: OperatorRequest) -> Target | None:
 
 def _contrary(verb: str, target: Target | None, among: Sequence[OperatorRequest]) -> OperatorRequest | None:
     """The first request that asks for the opposite of ``verb`` with the same target."""
-    if verb not in _CONTRARIES or target is None:
+    if verb not in BEFORE_CLAIMS or target is None:
         return None
-    return next((request for request in among if request.verb in _CONTRARIES and request.verb != verb
+    return next((request for request in among if request.verb in BEFORE_CLAIMS and request.verb != verb
                  and _target_of(request) == target), None)
 
 

@@ -139,6 +139,7 @@ class Running:
     def __init__(self, row: Host, parts: Parts, starter: Starter, memory: Memory, service_store: Store) -> None:
         self.parts, self.starter, self.memory = parts, starter, memory
         self.is_closed = self.was_taken_over = False
+        self._told: int | None = None           # what the lock file had when the last request was carried out
         self.host_uuid, self.store, self.service_store = row.uuid, parts.store.at_epoch(row), service_store
         conf = parts.conf[options.GROUP]
         self.service = ServiceView(parts.service, conf.service_late_s)
@@ -175,6 +176,16 @@ class Running:
         may refuse them, and ends before the wipes that they ask for.
         """
         return self.audits.run(lambda: not self.starter.by_command and self.operator_requests.answer_waiting())
+
+    def hear(self) -> None:
+        """Carry out the requests to cordon that commands have left. Call it before devices are chosen. Mostly quick.
+
+        :raises StoreError: they cannot be read, or not carried out; no device may be chosen
+        """
+        told = self.memory.lock.told
+        if told != self._told and not self.starter.by_command:
+            self.operator_requests.cordon_waiting()
+            self._told = told
 
     def _write_refusals(self, at_once: bool = False) -> None:
         self.starter.refusals.write(self.store, self.gate.host, self.host_uuid, at_once)

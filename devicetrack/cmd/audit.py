@@ -237,8 +237,9 @@ class Audit(Repairing):
 
     def _leave(self, observer: report.Observer, operator_request: OperatorRequest,
                parsed_args: argparse.Namespace) -> None:
-        answer = operator_requests.answer_of(
-            requesting.leave(self, self.app.checked_store, operator_request, parsed_args))
+        answer = operator_requests.answer_of(requesting.leave(
+            self, self.app.checked_store, operator_request, parsed_args,
+            self.app.parts(observer.host.name).state_path))
         if answer is not None:
             self.say(f'{answer.outcome}: {answer.text}')
             for one in answer.repairs:

@@ -277,10 +277,14 @@ class Manage(app.App):
         """
         if self._running is None:
             records.host_of(self.checked_store, host)
-            parts = Parts(Endpoint(host, host), self.driver(host), self.checked_store, self.conf)
+            parts = self.parts(host)
             host_identity.check_unmanaged(host, parts.state_path)         # a person waits for the command
             self._running, _findings = start(parts, Starter.command())
         return self._running
+
+    def parts(self, host: str) -> Parts:
+        """Return the parts of a start of this machine's host."""
+        return Parts(Endpoint(host, host), self.driver(host), self.checked_store, self.conf)
 
     def driver(self, host: str) -> virt_driver.VirtDriver:
         """Return the virt driver of this machine, for the host of this name."""

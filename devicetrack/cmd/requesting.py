@@ -11,6 +11,7 @@ from typing import Final
 from typing import NamedTuple
 
 from devicetrack import exception
+from devicetrack.claims import host as host_identity
 from devicetrack.claims import operator_requests
 from devicetrack.claims.running import Running
 from devicetrack.cmd import base
@@ -77,7 +78,7 @@ class Requesting(base.ShowOne):
             if check is not None and parsed_args.no_wait:
                 self._check(check)
             made = operator_requests.make(host.uuid, verb, **arguments)
-            request = leave(self, self.app.checked_store, made, parsed_args)
+            request = leave(self, self.app.checked_store, made, parsed_args, self.app.parts(host.name).state_path)
             answer = operator_requests.answer_of(request)
             if answer is None:
                 return RequestOutcome(REQUESTED if parsed_args.no_wait else WAITING, None, request.uuid)
@@ -157,7 +158,7 @@ def add_waiting(parser: argparse.ArgumentParser) -> None:
     waits.add_argument('--no-wait', action='store_true',
                        help="If the host's manager runs: leave the request and end at once, with exit code 0. By "
                             'default the command waits for the answer, which comes with the next audit of the '
-                            'manager.')
+                            'manager. A cordon takes effect at once all the same.')
     add_timeout(waits)
 
 
@@ -166,10 +167,11 @@ def add_timeout(parser: Any) -> None:
                         help=f'Wait at most this long for the answer. By default {TIMEOUT_S:.0f}. The request stays.')
 
 
-def leave(command: base.Command, store: Store, request: OperatorRequest,
-          parsed_args: argparse.Namespace) -> OperatorRequest:
+def leave(command: base.Command, store: Store, request: OperatorRequest, parsed_args: argparse.Namespace,
+          state_path: str) -> OperatorRequest:
     """Leave a request for a running manager, and wait for the answer unless the command's options say otherwise.
 
+    :param state_path: the state directory of the manager
     :returns: the request in its state after that; the command's exit code follows from it
     :raises StoreError: it was not left. If that is in doubt, the command has said where to see it
     """
@@ -177,10 +179,12 @@ def leave(command: base.Command, store: Store, request: OperatorRequest,
         store.add_operator_request(request)
     except exception.OutcomeUnknown:
         _leave_again(command, store, request)
+    hears = host_identity.tell_manager(state_path) and request.verb in operator_requests.BEFORE_CLAIMS
+    when = 'is carried out before the next claim, and by the next audit' if hears else 'waits for its next audit'
     # A manager in the process that runs this command makes no audit while that process waits for the command.
     then = (f'; devicetrack-manage request show {request.uuid} has the answer then' if parsed_args.no_wait
             else ' (with --no-wait this command ends at once)')
-    command.say(f"the host's manager runs: request {request.uuid} waits for its next audit{then}")
+    command.say(f"the host's manager runs: request {request.uuid} {when}{then}")
     if not parsed_args.no_wait:
         request = wait_for(command, store, request.uuid, parsed_args.timeout)
         command.exit_code = code_of(request)

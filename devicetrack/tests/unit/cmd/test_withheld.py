@@ -18,6 +18,7 @@ from devicetrack.objects.values import DeviceKey
 from devicetrack.pictures import natural
 from devicetrack.testing import fake
 from devicetrack.testing.fixtures import FREE
+from devicetrack.testing.fixtures import Instance
 from devicetrack.tests import base
 from devicetrack.tests.unit.cmd import program
 from devicetrack.tests.unit.cmd.test_repair import RepairCommandTestCase
@@ -87,8 +88,8 @@ class CordonTestCase(RepairCommandTestCase):
     def test_with_the_manager_up_it_is_requested(self) -> None:
         answer = self.run_to(cmd_base.OK, 'device', 'cordon', 'vpmem/d0', '--no-wait')
         self.assertEqual(('requested', None), (answer.data['outcome'], answer.data['text']))
-        self.assertIn(f'waits for its next audit; devicetrack-manage request show {answer.data["request_uuid"]} has',
-                      answer.err)
+        self.assertIn('is carried out before the next claim, and by the next audit; devicetrack-manage request show '
+                      f'{answer.data["request_uuid"]} has', answer.err)
         self.assertEqual({'d0': FREE, 'd1': FREE}, self.host.states())
         waiting = self.program.run('request', 'list', '--waiting').out
         self.assertIn('cordon vpmem/d0', waiting)
@@ -100,13 +101,50 @@ class CordonTestCase(RepairCommandTestCase):
         self.assertEqual(('cordon', 'done', 'vpmem/d0 is withheld: cordoned'),
                          tuple(shown[name] for name in ('verb', 'outcome', 'text')))
 
+    def test_no_claim_after_the_command_takes_the_device(self) -> None:
+        self.host.delete(self.host.spawn(pmem=1))
+        answer = self.run_to(cmd_base.OK, 'device', 'cordon', 'vpmem/d0', '--no-wait')
+        self.assertRaises(exception.NoFit, self.host.claim, Instance(), pmem=2)
+        self.assertEqual({'d0': CORDONED, 'd1': FREE}, self.host.states())
+        shown = self.program.ask('request', 'show', answer.data['request_uuid'])
+        self.assertEqual(('done', 'vpmem/d0 is withheld: cordoned'), (shown['outcome'], shown['text']))
+        self.run_to(cmd_base.OK, 'device', 'uncordon', 'vpmem/d0', '--no-wait')
+        self.host.claim(Instance(), pmem=2)
+
+    def test_neither_does_a_claim_that_takes_another_device_while_it_makes_its_own_ready(self) -> None:
+        instance = Instance()
+        self.host.claim(instance, pmem=1)
+        self.run_to(cmd_base.OK, 'device', 'cordon', 'vpmem/d1', '--no-wait')
+        self.machine.before('realize', exception.RealizeFailed('vpmem', 'd0', 'a bad block'), times=1)
+        self.assertRaises(exception.NoFit, self.host.manager.realize, None, instance)
+
+    def test_a_claim_waits_for_a_store_that_does_not_say_what_is_cordoned(self) -> None:
+        self.run_to(cmd_base.OK, 'device', 'cordon', 'vpmem/d0', '--no-wait')
+        for name in ('operator_requests_of_host', 'answer_operator_request'):
+            for error in (exception.StoreUnavailable('store', 'locked'), exception.OutcomeUnknown('store')):
+                self.host.store.before(name, error, times=1)
+                self.assertRaises(exception.StoreUnavailable, self.host.claim, Instance(), pmem=2)
+        self.assertRaises(exception.NoFit, self.host.claim, Instance(), pmem=2)
+
+    def test_claims_ask_for_requests_only_when_there_is_news(self) -> None:
+        self.host.claim(Instance(), pmem=1)
+        self.host.store.before('operator_requests_of_host', exception.StoreUnavailable('store', 'locked'), times=1)
+        self.host.claim(Instance(), vgpu=1)
+        self.run_to(cmd_base.OK, 'device', 'cordon', 'vpmem/d0', '--no-wait')
+        self.assertRaises(exception.StoreUnavailable, self.host.claim, Instance(), pmem=1)
+
+    def test_a_manager_of_an_earlier_release_does_not_hear_of_it(self) -> None:
+        os.truncate(os.path.join(self.host.configuration.state_path, 'manager.lock'), 0)
+        answer = self.run_to(cmd_base.OK, 'device', 'cordon', 'vpmem/d0', '--no-wait')
+        self.assertIn('waits for its next audit; devicetrack-manage request', answer.err)
+
     def test_the_answer_is_waited_for(self) -> None:
         self.while_waiting(self.host.audit)
         for arguments, outcome, state in ((('cordon', 'vpmem/d0'), 'cordoned', CORDONED),
                                           (('uncordon', 'vpmem/d0'), 'uncordoned', FREE)):
             answer = self.run_to(cmd_base.OK, 'device', *arguments)
             self.assertEqual((outcome, state), (answer.data['outcome'], self.host.states()['d0']))
-            self.assertIn('waits for its next audit (with --no-wait this command ends at once)\n', answer.err)
+            self.assertIn('by the next audit (with --no-wait this command ends at once)\n', answer.err)
         answer = self.run_to(cmd_base.OK, 'device', 'uncordon', 'vpmem/d0')
         self.assertEqual('was not cordoned', answer.data['outcome'])
 
