@@ -199,7 +199,7 @@ class NovaHost:
             yield adoption.HostCheck(name, result, f'{said}; so nothing else of the host was looked at')
             return
         yield from adoption.checks_of_host(obstacles, [*warnings, *(
-            f'{one.option}: {one.key.identifier}: {one.reason}' for one in look.inventory.faults)],
+            ': '.join(filter(None, (one.option, one.key.identifier, one.reason))) for one in look.inventory.faults)],
             [*filter(None, [rights.details]), *_unread(look)])
         try:
             plan = self.plan()

@@ -262,7 +262,9 @@ class LibvirtDriver(guests.Guests):
         """Find the devices that the service hands out itself. No claim needs them, so an error is only a fault."""
         for kind in self._kinds.values():
             try:
-                yield from installed.observed(kind)
+                found = installed.observed(kind)
+                faults.extend(found.faults)
+                yield from found.devices
             except exception.DriverError as error:
                 LOG.warning('The devices of kind %s that the service hands out are unknown: %s', kind.name, error,
                             exc_info=isinstance(error, exception.DeviceKindFailed))

@@ -20,10 +20,13 @@ from devicetrack.pictures import terminal
 from devicetrack.testing import libvirt as libvirt_fixtures
 from devicetrack.testing import pci as made
 from devicetrack.testing import pci_guests
+from devicetrack.testing import pci_models
 from devicetrack.tests import base
 from devicetrack.tests.functional.claims import libvirt_hosts
 from devicetrack.virt.libvirt import guest_xml
+from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt.kinds import pci
+from devicetrack.virt.libvirt.kinds import pci_options
 
 DISK, OTHER = '0000:01:00.0', '0000:02:00.0'
 BRIDGE, BUS = '0000:06:00.0', '0000:07'
@@ -90,6 +93,25 @@ class ObservedTestCase(base.TestCase):
         self.assertEqual((kind, DeviceKey('pci', address), severity), (found.kind, found.device, found.severity))
         self.assertEqual('nothing: the compute service hands it out', found.held)
         return found
+
+    def test_objects_of_the_option_that_match_nothing_are_a_finding(self) -> None:
+        self.held.clear()
+        self.start({'vendor_id': '144d'})
+        for address, found in (('', ['no object of it matches a function of this host']), ('0000:03:00.0', [])):
+            if address:
+                self.hardware.add(address, pci_models.E1000E._replace(product='144d:a80a'))
+            self.assertEqual([(findings.NOT_AS_CONFIGURED, 'warning', f'[pci] device_spec: {why}, so there is nothing '
+                               'to observe') for why in found],
+                             [(one.kind, one.severity, one.detail) for one in self.audit()])
+
+    def test_a_cleaner_without_anything_to_clean_is_a_finding(self) -> None:
+        for spec, found in ((NVME, 1), ({**NVME, 'one_time_use': 'yes'}, 0)):
+            self.configuration.set('pci', device_spec=[json.dumps(spec)])
+            self.configuration.set('devicetrack_nova', pci='clean')
+            options = pci_options.read(self.configuration.conf)
+            functions = pci_sysfs.Tree(self.hardware.root).functions()
+            self.assertEqual(['no object of it has one_time_use, so nothing is cleaned'][:found],
+                             [one for one in [options.nothing_observed(functions)] if one])
 
     def history(self, name: str) -> list[tuple[str, str | None]]:
         return [(one.event.event, one.event.instance_uuid) for one in self.host.store.events_of_device(name)]

@@ -366,15 +366,16 @@ class DeviceKind(abc.ABC):
         """
         return {}
 
-    def observed(self) -> Sequence[InventoryDevice]:
+    def observed(self) -> Stock:
         """List the devices of this kind that the compute service hands out itself, if the options say to look at them.
 
-        They are not part of the stock, and nobody gets them from this library. An audit compares them with the
-        service's own record, so their ``unhealthy`` says what a guest would meet. The default has none.
+        They are not part of the kind's own stock, and nobody gets them from this library. An audit compares them with
+        the service's own record, so their ``unhealthy`` says what a guest would meet. Only the ``devices`` and
+        ``faults`` count. The default has none.
 
         :raises DriverError: the host cannot be read
         """
-        return ()
+        return Stock()
 
     def evidence(self, identifiers: Collection[str]) -> Mapping[str, str]:
         """Read what the host shows of writes to devices, for example counters and times. Quick: this reads no device.

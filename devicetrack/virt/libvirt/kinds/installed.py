@@ -194,15 +194,15 @@ def stock(kind: api.DeviceKind) -> api.Stock:
         return _without_identity_unhealthy(found, rows)
 
 
-def observed(kind: api.DeviceKind) -> tuple[InventoryDevice, ...]:
+def observed(kind: api.DeviceKind) -> api.Stock:
     """Ask the kind for the devices that the service hands out itself.
 
     :raises DeviceKindFailed: the kind made a mistake
     :raises DriverError: the host cannot be read
     """
     with mistakes(kind, 'observed', tell=False):
-        found = tuple(kind.observed())
-        _check_types(Compact(InventoryDevice, found), InventoryDevice)
+        found = kind.observed()
+        _check_types(Compact(InventoryDevice, found.devices), InventoryDevice)
         return found
 
 

@@ -258,9 +258,9 @@ class PCI(api.DeviceKind):
                          by_person=frozenset(places.name(address) for address, policy in policies.items()
                                              if policy == pci_cleaning.PERSON))
 
-    def observed(self) -> Sequence[InventoryDevice]:
+    def observed(self) -> api.Stock:
         if not self.options.observed:
-            return ()
+            return api.Stock()
         functions = {function.address: function for function in self.tree.functions_again()}
         watched = {address: spec for address, function in functions.items()
                    if (spec := self.options.observed_spec(function)) is not None}
@@ -279,7 +279,9 @@ class PCI(api.DeviceKind):
                                    None),
                 problem, used is None or not function.vfs,
                 exclusions=pci_health.exclusions(function, groups, {})))
-        return found
+        nothing = self.options.nothing_observed(functions.values())
+        return api.Stock(found, faults=() if nothing is None else (
+            Fault(DeviceKey(self.name, ''), pci_options.SPECS, nothing),))
 
     def _is_alone(self, function: pci_sysfs.Function) -> bool:
         """Whether a controller says that its NVM subsystem has no other one; False if it cannot be asked."""

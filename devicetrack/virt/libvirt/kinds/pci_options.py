@@ -103,7 +103,8 @@ def features_of(spec: DeviceSpec, function: Function, device_type: str) -> Featu
 class PCIOptions(NamedTuple):
     """All options of PCI functions. ``aliases`` is None if this library hands out no functions.
 
-    ``observed`` are the specs of functions that the service hands out, if this library is to look at them.
+    ``observed`` are the specs of functions that the service hands out, if this library is to look at them. ``cleans``
+    says whether it also cleans those with ``one_time_use``.
     """
 
     specs: tuple[DeviceSpec, ...] = ()
@@ -115,6 +116,7 @@ class PCIOptions(NamedTuple):
     vfs_timeout_s: int = 0
     sysfs_root: str = '/sys'
     observed: tuple[DeviceSpec, ...] = ()
+    cleans: bool = False
 
     @property
     def resource_classes(self) -> frozenset[str]:
@@ -169,6 +171,14 @@ class PCIOptions(NamedTuple):
             return None
         return next((spec for spec in self.observed if spec.match.may_match(function)), None)
 
+    def nothing_observed(self, functions: Iterable[Function]) -> str | None:
+        """Say why this library looks at no function of the service, or cleans none; None if it does, or need not."""
+        if self.observed and not any(map(self.observed_spec, functions)):
+            return 'no object of it matches a function of this host, so there is nothing to observe'
+        if self.observed and self.cleans and not any(spec.one_time_use for spec in self.observed):
+            return 'no object of it has one_time_use, so nothing is cleaned'
+        return None
+
     def not_a_port(self, function: Function) -> str | None:
         """Say why a function with a physical network is not handed out; None for any other.
 
@@ -213,9 +223,11 @@ def read(conf: cfg.ConfigOpts) -> PCIOptions:
     vfs = pci_vfs.read(ours.vfs)
     if not functions:
         observed = () if conf[nova.GROUP].pci == nova.OFF else tuple(
-            DeviceSpec(pci_matching.read(entry), entry.text('physical_network'))
+            DeviceSpec(pci_matching.read(entry), entry.text('physical_network'),
+                       one_time_use=bool(entry.flag('one_time_use')))
             for entry in json_entries.read(SPECS, service.device_spec))
-        return PCIOptions(cleaning=cleaning, vfs=vfs, sysfs_root=ours.sysfs_root, observed=observed)
+        return PCIOptions(cleaning=cleaning, vfs=vfs, sysfs_root=ours.sysfs_root, observed=observed,
+                          cleans=conf[nova.GROUP].pci == nova.CLEAN)
     specs = tuple(_spec(entry) for entry in json_entries.read(SPECS, service.device_spec))
     return PCIOptions(specs, functions, cleaning, read_aliases(service.alias), ours.release_wait_s, vfs,
                       ours.vfs_timeout_s, ours.sysfs_root)
