@@ -60,12 +60,9 @@ class Capacity(base.Lister):
                                   'aliases are those of [pci] alias in the configuration.')
         request.add_argument('--extra-specs', metavar='FILE',
                              help='The same as the extra specs of a flavor: a JSON object in a file.')
-        parser.add_argument('--numa-nodes', metavar='N', type=int, choices=range(17),
-                            help='On how many NUMA nodes each guest runs, for devices that must be near. By default '
-                                 'what hw:numa_nodes of the extra specs says, or 0: the devices may be anywhere.')
-        parser.add_argument('--numa-policy', choices=vocabulary.NUMA_AFFINITY_POLICIES,
-                            help='How strictly devices follow the NUMA nodes. By default "required" with --numa-nodes '
-                                 'and --request, and what the extra specs say with --extra-specs.')
+        mirrored.add_numa(parser, 'By default what hw:numa_nodes of the extra specs says, or 0: the devices may be '
+                          'anywhere.', 'By default "required" with --numa-nodes and --request, and what the extra '
+                          'specs say with --extra-specs.')
 
     def nothing(self, parsed_args: argparse.Namespace) -> str:
         return 'no host has a device'

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
-import json
 import socket
 from typing import Any
 from typing import Final
@@ -33,6 +32,7 @@ from devicetrack.compatibility.host_facts import HostFacts
 from devicetrack.compatibility.matrix import Outlook
 from devicetrack.compatibility.rules import Rules
 from devicetrack.fleet import models
+from devicetrack.fleet import reading
 from devicetrack.pictures import heat_map
 from devicetrack.pictures import pages
 
@@ -120,7 +120,7 @@ class Check(base.Lister):
         if there.is_silent:
             raise exception.CompatibilityUnknown(parsed_args.instance, f'host {name} declares nothing')
         _say_missing(self, [guest.source, there])
-        destination = matrix.Destination(there, _rules(self.app))
+        destination = matrix.Destination(there, rules(self.app))
         found = [(device, destination.outlook(device.facts, version_seen(device.record.seen)) if device.facts
                   else Outlook(device.sort, unknown=(device.unknown,))) for device in guest.devices]
         self._conclude({one.answer for _device, one in found}, name, parsed_args.strict)
@@ -199,7 +199,7 @@ class Matrix(base.Lister):
         for wanted in wanted_types:
             if wanted not in types:
                 raise base.UsageError(f'no host declares a type {wanted}; there are {", ".join(sorted(types))}')
-        yield from matrix.rows(hosts, _rules(self.app), wanted_types)
+        yield from matrix.rows(hosts, rules(self.app), wanted_types)
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
         for row in self._rows_of(parsed_args.type):
@@ -243,10 +243,9 @@ class OfFleet(base.Lister):
         for picture, parts in reader.parts([one for one in self._pictures if not one.is_silent],
                                            (models.DECLARATIONS,)):
             ages[picture.name] = picture.age_s
-            stored = json.loads(parts.get(models.DECLARATIONS, '[]'))
-            found += host_facts.from_rows({picture.uuid: picture.name}, [tuple(row.values()) for row in stored])
+            found.append(reading.declared(picture, parts))
         _say_missing(self, found)
-        for row in matrix.rows_of_alike(found, _rules(self.app), parsed_args.type):
+        for row in matrix.rows_of_alike(found, rules(self.app), parsed_args.type):
             for names, outlook in row.outlooks:
                 data = outlook.as_data()
                 yield {'sources': _several(row.hosts), **row.facts.sort._asdict(),
@@ -335,14 +334,14 @@ def _say_missing(command: base.Command, hosts: Iterable[HostFacts]) -> None:
             command.say(f'host {host.host}: {unread.sort}{where}: {unread.problem}')
 
 
-def _rules(app: Any) -> Rules:
+def rules(app: Any) -> Rules:
     """Return the rules, as far as a destination with this configuration's hypervisor follows them."""
     host = socket.gethostname()
     declarer = sources.Declarer(app.conf, host)
     declarer.refresh()
-    rules = declarer.rules
+    found = declarer.rules
     # Without such a rule no driver is needed, and the machine may have none: files are enough.
-    return rules.followed_by(app.driver(host).can_become) if rules.crossings else rules
+    return found.followed_by(app.driver(host).can_become) if found.crossings else found
 
 
 def _cell(one: Outlook | None, with_reasons: bool) -> str:

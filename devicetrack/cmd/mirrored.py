@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 from typing import Final
 
+from devicetrack import vocabulary
 from devicetrack.cmd import base
 from devicetrack.fleet.reading import Picture
 from devicetrack.fleet.reading import Reader
@@ -28,6 +29,14 @@ def add_hosts(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--host', metavar='PATTERN', action='append', default=[],
                         help="Only hosts whose names match this pattern of a shell, such as 'rack7*'. May be "
                              'repeated.')
+
+
+def add_numa(parser: argparse.ArgumentParser, by_default: str, policy_by_default: str) -> None:
+    """``--numa-nodes`` and ``--numa-policy``, for commands that ask the allocator of hosts."""
+    parser.add_argument('--numa-nodes', metavar='N', type=int, choices=range(17),
+                        help=f'On how many NUMA nodes each guest runs, for devices that must be near. {by_default}')
+    parser.add_argument('--numa-policy', choices=vocabulary.NUMA_AFFINITY_POLICIES,
+                        help=f'How strictly devices follow the NUMA nodes. {policy_by_default}')
 
 
 def reader(app: Any) -> Reader:

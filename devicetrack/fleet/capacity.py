@@ -41,7 +41,7 @@ def fitting(now: Snapshot, demand: Demand, numa_nodes: int) -> Fitting:
     """
     counted = [name for names in wanted(demand) for name in names]
     before, instances = now, 0
-    for nodes in _places(now, numa_nodes):
+    for nodes in places(now, numa_nodes):
         near = demand._replace(numa_nodes=nodes)
         # What one instance takes never makes room for another one. So nothing fits any more on nodes on which one did
         # not fit.
@@ -51,7 +51,7 @@ def fitting(now: Snapshot, demand: Demand, numa_nodes: int) -> Fitting:
                                 for one in (before, now)))
 
 
-def _places(now: Snapshot, numa_nodes: int) -> Iterator[frozenset[int | None]]:
-    """The sets of NUMA nodes on which a guest may run."""
+def places(now: Snapshot, numa_nodes: int) -> Iterator[frozenset[int | None]]:
+    """The sets of NUMA nodes on which a guest may run; none if the host has too few nodes."""
     known = sorted({*now.sockets, *(place.numa_node for place in now.pools if place.numa_node is not None)}) or [0]
     return map(frozenset, itertools.combinations(known, numa_nodes))

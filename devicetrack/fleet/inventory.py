@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from devicetrack.compatibility.facts import look_at
 from devicetrack.engine.selection import Place
 from devicetrack.engine.snapshot import Claimed
 from devicetrack.engine.snapshot import Device
@@ -16,6 +17,7 @@ from devicetrack.objects.values import DeviceKey
 def to_text(now: Snapshot) -> str:
     """The document of a snapshot, the same for equal snapshots. It leaves out what only a running manager needs."""
     places = {place: number for number, place in enumerate(now.pools)}
+    devices = [device for _key, device in sorted((one.key, one) for one in now.devices.each())]
     return json.dumps({
         'policy': now.policy,
         'sockets': sorted(now.sockets.items()),
@@ -25,7 +27,10 @@ def to_text(now: Snapshot) -> str:
         'devices': [[*device.key, places[device.place], device.since, device.owner and [*device.owner[:3]],
                      sorted(device.reasons), device.exclusions, device.is_releasing, device.is_unborn,
                      device.is_unproven, device.is_named]
-                    for _key, device in sorted((one.key, one) for one in now.devices.each())],
+                    for device in devices],
+        # A running guest needs a device of its type, and those of a pool may have several.
+        'details': [[number, device.details] for number, device in enumerate(devices)
+                    if look_at(device.details) != look_at(now.pools[device.place].details)],
         'closed': sorted([*parent, sorted(reasons)] for parent, reasons in now.standing.parents.items()),
         'made': sorted([*parent, exclusions] for parent, exclusions in now.made.items()),
         'strangers': sorted(now.strangers.items()),
@@ -33,8 +38,9 @@ def to_text(now: Snapshot) -> str:
 
 
 def from_text(text: str) -> Snapshot:
-    """The snapshot of a document. Its devices have the details of their pools."""
+    """The snapshot of a document. Its devices have the details of their pools, if they are of the same type."""
     data = json.loads(text)
+    others = dict(data.get('details', ()))      # an earlier release wrote none
     pools = [(Place(kind, provider, resource_class, parent, numa_node, tuple(features)), *pool)
              for kind, provider, resource_class, parent, numa_node, features, *pool in data['pools']]
     now = Snapshot(data['policy'], sockets=dict(data['sockets']), keeping=frozenset(data['keeping']),
@@ -47,11 +53,12 @@ def from_text(text: str) -> Snapshot:
                                                       taken_by=taken_by))
     devices: dict[DeviceKey, Device | None] = {}
     owned: dict[str, list[DeviceKey]] = {}
-    for kind, identifier, number, since, owner, reasons, exclusions, is_releasing, is_unborn, is_unproven, is_named \
-            in data['devices']:
+    for index, (kind, identifier, number, since, owner, reasons, exclusions, is_releasing, is_unborn, is_unproven,
+                is_named) in enumerate(data['devices']):
         key, (place, details, *_rest) = DeviceKey(kind, identifier), pools[number]
-        devices[key] = Device(key, place, details, since, 0, owner and Claimed(*owner), frozenset(reasons),
-                              _exclusions(exclusions), is_releasing, is_unborn, is_unproven, is_named)
+        devices[key] = Device(key, place, others.get(index, details), since, 0, owner and Claimed(*owner),
+                              frozenset(reasons), _exclusions(exclusions), is_releasing, is_unborn, is_unproven,
+                              is_named)
         if owner:
             owned.setdefault(owner[0], []).append(key)
     number = 1 + max((device.owner.number for device in devices.values() if device and device.owner), default=0)

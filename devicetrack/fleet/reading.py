@@ -7,25 +7,33 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 import fnmatch
 import json
 from typing import Any
 from typing import Final
 from typing import NamedTuple
+from typing import TypeVar
 
 import sqlalchemy as sa
 
 from devicetrack import exception
 from devicetrack.claims import report
+from devicetrack.compatibility import host_facts
+from devicetrack.compatibility.host_facts import HostFacts
 from devicetrack.fleet import models
 from devicetrack.fleet.mirror import Mirror
 from devicetrack.objects.event import Event
+from devicetrack.objects.values import Record
 from devicetrack.store.api import StoredEvent
 
+Item = TypeVar('Item')
+
 _MS: Final = 1000
-# So many hosts are read with one statement.
+# So many hosts are read with one statement, and so many instances are looked for.
 _HOSTS: Final = 20
+_INSTANCES: Final = 500
 
 _HOST: Final = models.fleet_hosts.c
 _DEVICE: Final = models.fleet_devices.c
@@ -164,6 +172,17 @@ class Reader:
             if uuid in by_uuid:
                 yield by_uuid[uuid], resource_class, status, int(found)
 
+    def hosts_of(self, instance_uuids: Sequence[str]) -> dict[str, set[str]]:
+        """The UUIDs of the hosts on which each instance has devices that nobody gives back yet, by its UUID."""
+        found: dict[str, set[str]] = {}
+        for some in _pieces(instance_uuids, _INSTANCES):
+            for instance_uuid, host_uuid in self._mirror.rows(
+                    sa.select(_DEVICE.instance_uuid, _DEVICE.host_uuid).distinct().where(
+                        _DEVICE.instance_uuid.in_(some),
+                        _DEVICE.status.not_in((report.RELEASING, report.OBSERVED)))):
+                found.setdefault(instance_uuid, set()).add(host_uuid)
+        return found
+
     def is_known(self, host_uuids: Collection[str] = (), *, name: str | None = None, kind: str | None = None,
                  serial: str | None = None, instance_uuid: str | None = None) -> bool:
         """Whether a line of a host has all of these. A name is that of a device or of a parent.
@@ -222,6 +241,19 @@ def _like(columns: Any, host_uuids: Collection[str], *, name: str | None,
     return found
 
 
-def _pieces(pictures: Sequence[Picture], size: int) -> Iterator[Sequence[Picture]]:
-    for start in range(0, len(pictures), size or 1):
-        yield pictures[start:start + size]
+def _pieces(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
+    for start in range(0, len(items), size or 1):
+        yield items[start:start + size]
+
+
+def records(parts: Mapping[str, str]) -> list[Record]:
+    """The rows among the parts of a host."""
+    return [Record(**{name: row[name] for name in Record._fields if name in row})
+            for row in json.loads(parts.get(models.ROWS, '[]'))]
+
+
+def declared(picture: Picture, parts: Mapping[str, str]) -> HostFacts:
+    """The declarations among the parts of a host."""
+    found, = host_facts.from_rows({picture.uuid: picture.name}, [
+        tuple(row.values()) for row in json.loads(parts.get(models.DECLARATIONS, '[]'))])
+    return found

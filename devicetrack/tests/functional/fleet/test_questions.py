@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+import contextlib
 import json
 from typing import Any
 import uuid
@@ -313,15 +315,22 @@ class StatementsTestCase(QuestionsTestCase):
         self.assertEqual(before, self.statements('--host', 'compute'))
 
     def statements(self, *arguments: str) -> int:
-        seen: list[str] = []
-
-        def note(_connection: Any, _cursor: Any, statement: str, *_others: Any) -> None:
-            if 'fleet_' in statement:
-                seen.append(statement)
-
-        sa.event.listen(sa.Engine, 'after_cursor_execute', note)
-        self.addCleanup(sa.event.remove, sa.Engine, 'after_cursor_execute', note)
-        self.assertEqual('d0', self.fleet.ask('fleet', 'device', 'list', *arguments)[0]['identifier'])
-        sa.event.remove(sa.Engine, 'after_cursor_execute', note)
-        self._cleanups.pop()
+        with counted() as seen:
+            self.assertEqual('d0', self.fleet.ask('fleet', 'device', 'list', *arguments)[0]['identifier'])
         return len(seen)
+
+
+@contextlib.contextmanager
+def counted() -> Iterator[list[str]]:
+    """The statements to a mirror, in a list that grows meanwhile."""
+    seen: list[str] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, *_others: Any) -> None:
+        if 'fleet_' in statement:
+            seen.append(statement)
+
+    sa.event.listen(sa.Engine, 'after_cursor_execute', note)
+    try:
+        yield seen
+    finally:
+        sa.event.remove(sa.Engine, 'after_cursor_execute', note)

@@ -11,6 +11,7 @@ import fixtures as test_fixtures
 
 from devicetrack import exception
 from devicetrack.claims import live
+from devicetrack.claims import partner_search
 from devicetrack.objects import DeclaredDevice
 from devicetrack.objects import LiveMigrationCheck
 from devicetrack.objects.values import Attribute
@@ -348,7 +349,7 @@ class PeersTestCase(LiveTestCase):
     def test_what_was_chosen_is_taken_meanwhile(self) -> None:
         instance = self.region.spawn('one', pmem=1, vgpu=1)
         check = self.region.check(instance, 'two')
-        choose, rivals = live.PartnerSearch.choose, list[Instance]()
+        choose, rivals = partner_search.PartnerSearch.choose, list[Instance]()
 
         def be_late(*args: Any) -> Any:
             chosen = choose(*args)
@@ -357,7 +358,7 @@ class PeersTestCase(LiveTestCase):
                 rivals.extend(self.together(lambda: self.region.spawn('two', vgpu=2)))
             return chosen
 
-        self.patch(live.PartnerSearch, 'choose', be_late)
+        self.patch(partner_search.PartnerSearch, 'choose', be_late)
         self.claim(instance, check)
         self.assertEqual(['b'], [record.parent for record in self.two.records(instance) if record.kind == 'mdev'])
 

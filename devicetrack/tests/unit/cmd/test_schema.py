@@ -123,6 +123,8 @@ class SchemaTestCase(RepairCommandTestCase):
         self.assertTrue(self.ask('fleet capacity', '--request', 'VGPU=1'))
         self.assertEqual(2, len(self.ask('fleet capacity')))
         self.ask('fleet migration matrix')
+        self.assertEqual([{'CUSTOM_PMEM_NAMESPACE_4GB': 1, 'VGPU': 1}],
+                         [one['devices'] for one in self.ask('fleet drain', self.host.name)])
         fleet.grow_old(self.host, 3600)
         self.assertEqual({'unknown'}, {one['status'] for one in self.ask('fleet device list')})
         self.assertFalse(self.ask('fleet push')['events'])
