@@ -10,14 +10,14 @@ GROUP = 'devicetrack_fleet'
 
 OPTIONS = [
     cfg.StrOpt('connection', secret=True, help="""
-SQLAlchemy URL of the mirror: one ``postgresql+psycopg2://`` or ``mysql+pymysql://`` database with a copy of what every
-host of the fleet knows. Hosts write it with ``devicetrack-manage fleet push``; the other ``fleet`` commands read it,
-and need no other option. Unset means that the host has no mirror. No claim ever waits for it. It is never the database
-of a store. An SQLite file is for one machine, to try it.
+SQLAlchemy URL of the mirror: one ``postgresql+psycopg2://`` or ``mysql+pymysql://`` database with a copy of the records
+of all hosts. Hosts write it with ``devicetrack-manage fleet push``; the other ``fleet`` commands read it, and need no
+other option. Unset means that the host has no mirror. No claim ever waits for it. It is never the database of a store.
+An SQLite file is for one machine, to try it.
 """),
     cfg.IntOpt('interval_s', default=60, min=1, max=86400, help="""
-Seconds between two pushes of this host, as its timer has them. A host that was silent for three of its intervals is
-unknown, and none of its devices counts as free. Change it together with the timer.
+Seconds between two pushes of this host. Set the timer to the same interval. A host without a push for three intervals
+is unknown, and its devices are not counted as free.
 """),
     cfg.IntOpt('days', default=365, min=0, help="""
 Days that the mirror keeps events, whatever the hosts keep. 0 keeps them for ever. ``devicetrack-manage fleet sync``

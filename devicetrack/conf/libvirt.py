@@ -21,7 +21,7 @@ LIBVIRT_OPTIONS = [
 libvirt URI of the hypervisor. Empty means ``qemu:///system``.
 """),
     cfg.ListOpt('pmem_namespaces', default=[], help="""
-Persistent-memory namespaces that guests may get, by label: ``LABEL:NAME[|NAME…][,LABEL:…]``, for example
+Persistent-memory namespaces for guests, by label: ``LABEL:NAME[|NAME…][,LABEL:…]``, for example
 ``4GB:ns0,SMALL:ns1|ns2``. Placement counts them as ``CUSTOM_PMEM_NAMESPACE_<LABEL>``. A namespace has exactly one
 label.
 """),
@@ -30,64 +30,63 @@ label.
 DEADLINES_OPTIONS: list[cfg.Opt] = [
     cfg.IntOpt('call_timeout_s', default=120, min=1, help="""
 Seconds that libvirt may take to answer a call, and the host's file systems to say what the paths of guests' disks lead
-to. After this time the outcome of the call is unknown: nothing is freed because of it, and the next audit looks again.
-libvirt works on one device after the other, so with less than a minute a busy host may give up calls that libvirt would
-answer. A process that runs libvirt's event loop gives up the connection too.
+to. After this time the result of the call is unknown: no device is freed, and the next audit checks again. libvirt
+handles one device after the other, so on a busy host less than a minute may be too short. A process that runs libvirt's
+event loop also closes the connection.
 """),
 ]
 
 DEVICES_OPTIONS = [
     cfg.ListOpt('enabled_mdev_types', default=[], help="""
-Types of mediated devices that guests may get, for example ``nvidia-35,nvidia-36``. With more than one type each parent
-device must belong to one of them: name the addresses in ``[mdev_<type>] device_addresses``.
+Types of mediated devices for guests, for example ``nvidia-35,nvidia-36``. With more than one type, assign each parent
+device to a type in ``[mdev_<type>] device_addresses``.
 """),
     cfg.BoolOpt('adopt_existing_mdevs', default=True, help="""
-Whether to hand out free mediated devices of enabled types that already exist, before new ones are made. An adopted
-device stays on the host when its guest is gone. A device that any domain names is never adopted. Turn it off when other
-programs make devices on these parents for their own use.
+Whether to assign existing free mediated devices of enabled types before new ones are created. An adopted device is not
+removed when its guest is gone. A device in the definition of any domain is never adopted. Turn this off if other
+programs create devices on these parents for their own use.
 """),
 ]
 
 MDEV_TYPE_OPTIONS = [
     cfg.ListOpt('device_addresses', default=[], help="""
-Parent devices of this type: PCI addresses (``0000:84:00.0``), or node-device names of virtual parents
-(``mtty_mtty``). Empty means every parent that no other type names. Several types may name one parent if they have
-different resource classes and its driver can make both.
+Parent devices of this type: PCI addresses (``0000:84:00.0``), or node-device names of virtual parents (``mtty_mtty``).
+Empty means every parent that is not listed for another type. Several types may list the same parent if they have
+different resource classes and its driver supports both.
 """),
     cfg.StrOpt('mdev_class', default='VGPU', help="""
 Resource class of the devices of this type: ``VGPU`` or a name that starts with ``CUSTOM_``.
 """),
     cfg.IntOpt('max_instances', min=1, help="""
-Maximum number of devices of this type on this host, on all its parents together, as in Nova. Unset means as many as the
-parents can make. A parent makes all that it can, or none if that is more than is left of the maximum. So set it to the
-sum of what whole parents can make.
+Maximum number of devices of this type on this host, on all its parents together, as in Nova. Unset means no maximum. A
+parent contributes its full capacity, or nothing if that exceeds the rest of the maximum, so set this to a sum of full
+capacities.
 """),
 ]
 
 MDEV_OPTIONS: list[cfg.Opt] = [
     cfg.IntOpt('release_wait_s', default=10, min=0, help="""
-Seconds that a release waits until no process has the mediated device open. The guest's process closes it when it ends,
-which takes longer for a guest with more memory. After this time the device stays held, and the next audit looks again
-without waiting. Raise it when audits often report devices in use whose guests are gone; a release may then take this
-much longer for each device.
+Seconds that a release waits until no process has the mediated device open. The guest's process closes it when it exits,
+which takes longer for a guest with more memory. After this time the device stays held, and the next audit checks again
+without waiting. Raise it if audits often report devices in use whose guests are gone. Each release may then take that
+much longer.
 """),
 ]
 
 VF_OPTIONS = [
     cfg.ListOpt('enabled_types', default=[], help="""
-Numbers of the vGPU types that guests may get on virtual functions; ``nvidia/creatable_vgpu_types`` of a virtual
-function lists numbers and names. For cards whose driver has NVIDIA's own VFIO interface instead of mediated devices.
-With more than one type each physical function must belong to one of them: name the addresses in
-``[vf_<type>] device_addresses``.
+Numbers of the vGPU types for guests on virtual functions; ``nvidia/creatable_vgpu_types`` of a virtual function lists
+numbers and names. This is for cards whose driver has NVIDIA's own VFIO interface instead of mediated devices. With more
+than one type, assign each physical function to a type in ``[vf_<type>] device_addresses``.
 """),
     cfg.BoolOpt('adopt_existing', default=False, help="""
-Whether to hand out virtual functions that already have an enabled type and that no domain and no record names. Such a
-function keeps its type when its guest is gone. Turn it on when something else sets types before the service starts, for
-example a systemd unit. It is off by default because the host does not say for whom a type was set.
+Whether to assign virtual functions that already have an enabled type and that no domain and no record uses. Such a
+function keeps its type when its guest is gone. Turn this on if something else, for example a systemd unit, sets types
+before the service starts. It is off by default because the host does not show for whom a type was set.
 """),
     cfg.IntOpt('release_wait_s', default=10, min=0, help="""
 Seconds that a release waits until no process has the virtual function open. After this time the function stays held,
-and the next audit looks again.
+and the next audit checks again.
 """),
     registry.PathOpt('sysfs_root', default='/sys', help="""
 Directory where sysfs is mounted. Development and tests use a tree of the same form.
@@ -97,24 +96,24 @@ Directory where sysfs is mounted. Development and tests use a tree of the same f
 VF_TYPE_OPTIONS = [
     cfg.ListOpt('device_addresses', default=[], help="""
 PCI addresses of the physical functions whose virtual functions get this type (``0000:3d:00.0``). Empty means every one
-that no other type names. Several types may name one card if they have different resource classes and its driver can set
-both. Then set ``max_instances`` of all but the last.
+that is not listed for another type. Several types may list the same card if they have different resource classes and
+its driver supports both. Then set ``max_instances`` of all but the last.
 """),
     cfg.StrOpt('resource_class', default='VGPU', help="""
 Resource class of the devices of this type: ``VGPU`` or a name that starts with ``CUSTOM_``.
 """),
     cfg.IntOpt('max_instances', min=0, help="""
 Maximum number of devices of this type on each physical function. Set it to what the card can hold (``Max Instances`` in
-the output of ``nvidia-smi vgpu -s -v``) or less. Sysfs does not have this number: without the option every virtual
-function counts as one that can get the type, until the card is full.
+the output of ``nvidia-smi vgpu -s -v``) or less. Sysfs does not have this number: without the option, every virtual
+function is reported as available for the type until the card is full.
 """),
 ]
 
 VPMEM_OPTIONS = [
     cfg.StrOpt('ndctl_command', default='/usr/bin/ndctl', help="""
-Absolute path of the ndctl program. It runs as root, so nobody but root may be able to change it or a directory above
-it. If the service does not run as root, its own files do not decide this option: its privileged daemon reads the option
-from the files that ``[devicetrack_privileged] helper_command`` names.
+Absolute path of the ndctl program. It runs as root, so only root may have write access to it and to the directories
+above it. If the service does not run as root, its privileged daemon reads this option from the files in
+``[devicetrack_privileged] helper_command``, and not from the service's files.
 """),
     cfg.IntOpt('ndctl_timeout_s', default=60, min=1, help="""
 Seconds that ndctl may take to list the namespaces. After this time the namespaces are unknown until the next audit.
@@ -126,13 +125,13 @@ inode number and size. A file system may give the number of a deleted file to th
 file by another one of its name and size.
 """),
     cfg.IntOpt('wipe_rate_mib_s', default=0, min=0, help="""
-Maximum rate for wiping one namespace, in MiB per second, while zeroes are written, while they are read back, and while
-an unproven namespace is read; 0 means no limit. Set it when wiping slows running guests down. A released namespace is
-free only after the wipe, so a lower rate keeps it held for longer.
+Maximum rate of wiping one namespace, in MiB per second: for writing zeros, for reading them back, and for reading an
+unproven namespace. 0 means no limit. Set it if wipes slow down running guests. A released namespace is free only after
+the wipe, so a lower rate holds it longer.
 """),
     cfg.IntOpt('wipe_wait_s', default=60, min=0, help="""
-Seconds to wait for another process that wipes the same namespace, for example one that outlived a killed service. After
-this time the namespace stays held, and the next audit looks again.
+Seconds to wait for another process that wipes the same namespace, for example one of a killed service. After this time
+the namespace stays held, and the next audit checks again.
 """),
 ]
 

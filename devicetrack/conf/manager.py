@@ -20,9 +20,9 @@ Virt driver: the name of an entry point of ``devicetrack.virt_drivers``. ``fake`
 memory of one process, so commands do not see its devices.
 """),
     cfg.ListOpt('device_kinds', default=[], help="""
-Device kinds of other packages to load besides our own (``mdev``, ``pci``, ``vf``, ``vpmem``): names of entry points in
-``devicetrack.libvirt.device_kinds``. Their code runs with the rights of the service and of the commands, so a package
-that is merely installed is not loaded.
+Device kinds of other packages to load, in addition to ``mdev``, ``pci``, ``vf`` and ``vpmem``: names of entry points in
+``devicetrack.libvirt.device_kinds``. Their code runs with the rights of the service and of the commands, so an
+installed package is not loaded unless this option has its name.
 """),
     cfg.StrOpt('selection_policy', default=vocabulary.PACK, choices=[
         (vocabulary.PACK, 'fill one parent device before the next, in the order of their names'),
@@ -32,31 +32,31 @@ How a claim chooses among parent devices. ``pack`` keeps whole parents free for 
 each guest the least loaded parent and fragments their capacity.
 """),
     cfg.StrOpt('unproven_devices', default=vocabulary.VERIFY, choices=[
-        (vocabulary.VERIFY, 'read them in the background, and hand out those that are all zeros'),
-        (vocabulary.WIPE, 'wipe them in the background, whatever is on them, and hand them out then'),
-        (vocabulary.TRUST, 'hand them out as they are'),
+        (vocabulary.VERIFY, 'read them in the background, and assign those that are all zeros'),
+        (vocabulary.WIPE, 'wipe them in the background, with all their data, then assign them'),
+        (vocabulary.TRUST, 'assign them as they are'),
     ], help="""
-What to do with a free device that keeps bytes (a persistent-memory namespace) and that nothing proves clean. The proof
-is a record in the state directory: the device was wiped, or read through, and no guest had it since. At the first
-start, and after the loss of the state directory, there is none. ``verify`` writes nothing: a device with other bytes
-than zeros stays withheld until ``devicetrack-manage device admit --wipe``. ``wipe`` destroys what other programs may
-have left on a namespace that ``[libvirt] pmem_namespaces`` names. It never wipes a device that an operator has
-cordoned: that one waits for ``device uncordon`` or ``device admit --wipe``. With ``trust`` a guest can read what the
-last one wrote; it is for tests.
+What to do with a free device that stores data (a persistent-memory namespace) and is not proven clean. The proof is a
+file in the state directory: the device was wiped or read as zeros, and no guest used it since. At the first start, and
+after the loss of the state directory, no device has a proof. ``verify`` does not write: a device that is not all zeros
+stays withheld until ``devicetrack-manage device admit --wipe``. ``wipe`` destroys data that other programs may have
+left on a namespace in ``[libvirt] pmem_namespaces``, except on a cordoned device, which waits for ``device uncordon``
+or ``device admit --wipe``. With ``trust`` a guest can read the data of an earlier guest; use it only in tests.
 """),
     cfg.IntOpt('wipes_at_once', default=2, min=1, max=64, help="""
-Maximum number of devices that are wiped at the same time in the background. This counts wipes that a crash or an error
-interrupted, and wipes of devices that the service releases without waiting. Wipes share the memory bandwidth with the
-guests. Raise it when namespaces on several NUMA nodes come back too slowly, and see ``[devicetrack_vpmem]
-wipe_rate_mib_s`` for the rate of each.
+Maximum number of wipes that run at the same time in the background: wipes that a crash or an error interrupted, and
+wipes of devices that the service releases without waiting. Wipes share the memory bandwidth with the guests. Raise it
+if released namespaces on several NUMA nodes become free too slowly. ``[devicetrack_vpmem] wipe_rate_mib_s`` limits the
+rate of each wipe.
 """),
     cfg.IntOpt('claim_attempts', default=5, min=1, max=100, help="""
-Maximum number of attempts of a claim to choose devices, when the store refuses them because other writers own them.
-Each further attempt costs one read and one transaction. Raise it only when another service writes to the same rows.
+Maximum number of attempts of a claim to choose devices, if the store refuses a choice because another writer owns a
+device. Each further attempt costs one read and one transaction. Raise it only if another service writes to the same
+rows.
 """),
     cfg.IntOpt('service_late_s', default=30, min=1, help="""
-Seconds after which a log says that the compute service has not answered a question of the manager yet. A start, an
-audit or a move still waits, because only the service can end its own code.
+Seconds after which the manager logs that the compute service has not answered a question. A start, an audit or a move
+continues to wait, because only the service can end its own code.
 """),
     cfg.BoolOpt('metrics', default=False, help="""
 Count what the manager does, for Prometheus: claims, refusals, commits, times, wipes, audits. It needs the extra
@@ -65,11 +65,10 @@ written to ``metrics.prom`` in ``state_path``, and ``devicetrack-manage metrics`
 this option. Any other service calls ``devicetrack.metrics.register`` instead, and the option changes nothing there.
 """),
     cfg.IntOpt('history_days', default=400, min=1, max=36500, help="""
-Days that the events of this host's devices are kept (``devicetrack-manage device history``). The default covers a year
-and the month in which somebody asks about it. Lower it where the law limits how long such data may be kept. Every audit
-deletes at most 1000 events that are older. The newest 100 events of the host stay whatever this option says, so a host
-where little happens keeps events for longer. The days are counted back from the earliest of these 100: a clock that is
-ahead for a while must not erase the history.
+Number of days for which the events of this host's devices are kept (``devicetrack-manage device history``). The default
+covers one year and one month. Lower it if the law limits how long you may keep such data. Each audit deletes at most
+1000 older events. The newest 100 events of the host are always kept. The days are counted back from the earliest of
+these 100, so a clock that is wrong for a while cannot erase the history.
 """),
     cfg.IntOpt('history_events', default=1_000_000, min=1000, max=1_000_000_000, help="""
 Maximum number of events of this host's devices that are kept. The newest stay. An event takes about 0.25 KB in SQLite
@@ -79,9 +78,9 @@ store has less room. Every audit deletes at most 1000 surplus events. In a datab
 counts the existing events after a restart, 2500 at each audit.
 """),
     registry.PathOpt('machine_id_path', default='/etc/machine-id', help="""
-File with this machine's id (machine-id(5)). The store keeps a digest of the id with the host's row. With it the service
-refuses a second machine with the same host name, and this machine under a second name while the first has devices.
-Change it only in a test that plays several machines: two hosts on one machine need a store each.
+File with the id of this machine (machine-id(5)). The store keeps a digest of the id in the host's row. With it the
+service refuses a second machine with the same host name, and a second host name of this machine while the first one has
+devices. Change it only in tests that simulate several machines.
 """),
 ]
 

@@ -18,12 +18,12 @@ CLEAN: Final = 'clean'
 OPTIONS: list[cfg.Opt] = [
     cfg.StrOpt('pci', default=OFF, choices=[
         (OFF, 'nothing'),
-        (OBSERVE, 'look at them in every audit, report what is wrong with them, and keep a history of their owners'),
+        (OBSERVE, 'check them in every audit, report faults, and keep a history of their owners'),
         (CLEAN, 'also clean those with ``one_time_use`` that Nova has freed, and lift their reservation in placement'),
     ], help="""
-What the compute service does about the PCI functions of ``[pci] device_spec``, which Nova hands out itself. Nova owns
-their rows and their scheduling in any case. ``observe`` writes nothing to Nova and needs no further privileges.
-``clean`` needs Nova 33 or later and ``[pci] report_in_placement``.
+What devicetrack does for the PCI functions of ``[pci] device_spec``, which Nova assigns itself. Nova owns their records
+and their scheduling in any case. ``observe`` writes nothing to Nova and needs no further privileges. ``clean`` needs
+Nova 33 or later and ``[pci] report_in_placement``.
 """),
 ]
 

@@ -19,8 +19,8 @@ SERVICE_OPTIONS: list[cfg.Opt] = [
         cfg.DeprecatedOpt('passthrough_whitelist', group='pci'),
         cfg.DeprecatedOpt('pci_passthrough_whitelist', group='DEFAULT'),
     ], help="""
-PCI functions that guests may get: a JSON object, or a list of such objects. Repeat the option for more. The first
-object that matches a function counts for it.
+PCI functions for guests: a JSON object, or a list of such objects. Repeat the option for more. The first object that
+matches a function applies.
 
 ``vendor_id``, ``product_id`` (four hexadecimal digits), ``address`` and ``devname`` (the name of a network interface,
 instead of an address) say which functions an object matches; a key that is left out matches every function. An address
@@ -30,13 +30,13 @@ the name of its interface, also matches its virtual functions.
 
 ``resource_class`` is the class of the functions in placement, by default ``CUSTOM_PCI_<VENDOR>_<PRODUCT>``, and
 ``traits`` are names separated by commas. Names that placement does not know become capital letters after ``CUSTOM_``.
-``managed`` (``yes`` by default) says whether libvirt takes the function from its driver on the host and gives it back.
+``managed`` (``yes`` by default): libvirt detaches the function from its host driver and reattaches it.
 ``live_migratable`` and ``one_time_use`` are ``no`` by default. Guests move live only with functions that are
-``live_migratable``. A function with ``one_time_use`` is withheld after its guest until an operator admits it again; one
-that the service hands out itself can be cleaned without a person (``[devicetrack_nova] pci``).
-A virtual function with a ``physical_network`` becomes a port of that network, with the MAC address and VLAN that the
-service asks for. No alias by vendor and product matches it. It can become a trusted port only if its object has
-``trusted``. Nobody gets a whole function with a ``physical_network``.
+``live_migratable``. A function with ``one_time_use`` is withheld after its guest until an operator admits it again.
+Functions that Nova assigns itself can be cleaned automatically instead (``[devicetrack_nova] pci``). A virtual function
+with a ``physical_network`` becomes a port of that network, with the MAC address and VLAN that the service asks for. No
+alias by vendor and product matches it. It can become a trusted port only if its object has ``trusted``. A whole
+function with a ``physical_network`` is never assigned.
 """),
     cfg.MultiStrOpt('alias', default=[], deprecated_opts=[cfg.DeprecatedOpt('pci_alias', group='DEFAULT')], help="""
 A name by which flavors ask for PCI functions (``pci_passthrough:alias = NAME:COUNT``): a JSON object with ``name``, and
@@ -51,60 +51,56 @@ aliases of the API.
 
 OPTIONS: list[cfg.Opt] = [
     cfg.MultiStrOpt('functions', default=[], help="""
-The PCI functions that this library hands out, among those that ``[pci] device_spec`` matches: ``all``, or a JSON object
+The PCI functions that devicetrack assigns, among those that ``[pci] device_spec`` matches: ``all``, or a JSON object
 with ``vendor_id``, ``product_id``, ``address`` or ``devname`` as in ``[pci] device_spec``, or a list of such objects.
-Repeat the option for more. By default there are none, and a service that hands out PCI functions itself continues to do
-so. No function may belong to both.
+Repeat the option for more. By default there are none, and a service that assigns PCI functions itself continues to do
+so. A function must not be assigned by both.
 """),
     cfg.MultiStrOpt('cleaning', default=[], help="""
-How to clean a PCI function that a guest has given back, after its reset and before another guest gets it: a JSON
-object with ``policy`` and, as in ``[pci] device_spec``, ``vendor_id``, ``product_id``, ``address`` or ``devname``, or a
-list of such objects. Repeat the option for more. The first object that matches a function counts. If none matches a
-mass storage controller, the controller waits until a person says that it is clean (``person``). If none matches another
-function, the service only resets it (``none``), because most functions need no more; a function without a reset waits
-for a person too. A reset of its bus is none for a function that shares the bus with another one.
+How to clean a released PCI function, after its reset and before another guest gets it: a JSON object with ``policy``
+and, as in ``[pci] device_spec``, ``vendor_id``, ``product_id``, ``address`` or ``devname``, or a list of such objects.
+Repeat the option for more. The first object that matches a function applies. If none matches, the default for a mass
+storage controller is ``person``, and for any other function ``none``: a reset is enough for most functions. A function
+without a reset waits for a person too. A bus reset does not count if another function shares the bus.
 
-``none``: nothing. A reset erases nothing on a disk: with ``none`` the next guest reads what the last one wrote.
-``person``: an operator says when it is clean. This policy holds for every function whose ``[pci] device_spec`` has
-``one_time_use``, unless the service hands it out itself. For NVMe disks: ``zero`` writes zeroes over every namespace
-and reads them back; ``blkdiscard`` discards every block, and reads every byte back as zero; ``nvme-format`` has the
-controller format and erase every namespace (``erase``: ``user-data``, or ``cryptographic``; ``timeout_s``: how long one
-may take, 3600 by default); ``nvme-sanitize`` has it sanitize all of its NVM subsystem (``erase``: ``block``,
-``cryptographic`` or ``overwrite``; ``timeout_s``: how long the service waits for it, 86400 by default). A service that
-does not run as root needs CAP_SYS_ADMIN in ``[devicetrack_privileged] capabilities`` for these. The service does not
-start with a policy that a controller can never carry out, and does not hand out a disk while the policy would erase the
-data of others.
-``program``: a program of the operator (``program``: its absolute path; ``timeout_s``: when it is killed, 3600 by
-default). "PCI functions" in the guide for operators says what each policy proves, how long it takes, and what a program
-has to do.
+``none``: no cleaning. A reset does not erase a disk: with ``none`` the next guest can read the data of the last one.
+``person``: the function is withheld until an operator confirms that it is clean. This policy applies to every function
+with ``one_time_use`` in ``[pci] device_spec``, except those that Nova assigns itself. For NVMe disks: ``zero`` writes
+zeroes over every namespace and reads them back; ``blkdiscard`` discards every block, and reads every byte back as zero;
+``nvme-format`` has the controller format and erase every namespace (``erase``: ``user-data``, or ``cryptographic``;
+``timeout_s``: how long one may take, 3600 by default); ``nvme-sanitize`` has it sanitize all of its NVM subsystem
+(``erase``: ``block``, ``cryptographic`` or ``overwrite``; ``timeout_s``: how long the service waits for it, 86400 by
+default). A service that does not run as root needs CAP_SYS_ADMIN in ``[devicetrack_privileged] capabilities`` for
+these. The service does not start with a policy that a controller does not support, and does not assign a disk while the
+policy would erase other data. ``program``: a program of the operator (``program``: its absolute path; ``timeout_s``:
+when it is killed, 3600 by default). "PCI functions" in the guide for operators says what each policy proves, how long
+it takes, and what a program has to do.
 """),
     cfg.MultiStrOpt('vfs', default=[], help="""
-The virtual functions that physical functions are to have: a JSON object with ``number`` and, as in ``[pci]
-device_spec``, ``vendor_id``, ``product_id``, ``address`` or ``devname`` of the physical function, or a list of such
-objects. Repeat the option for more. The first object that matches a physical function counts. For example
-``{"address": "0000:3b:00.0", "number": 8, "autoprobe": false}``.
+The virtual functions to create on physical functions: a JSON object with ``number`` and, as in ``[pci] device_spec``,
+``vendor_id``, ``product_id``, ``address`` or ``devname`` of the physical function, or a list of such objects. Repeat
+the option for more. The first object that matches a physical function applies. For example ``{"address":
+"0000:3b:00.0", "number": 8, "autoprobe": false}``.
 
-A host has no virtual functions after its boot. The service makes them at its start and in audits, if a physical
+A host has no virtual functions after a boot. The service creates them when it starts and in audits, if a physical
 function has none and neither an instance nor the host uses it. It never changes existing ones. Some drivers reset their
-card when virtual functions are made. ``autoprobe`` says whether drivers of the host take them. With ``false`` no driver
-does; that is quicker, and right if the functions are for guests only. Without it the kernel's setting stays. Without
-``number`` the service makes none.
+card when virtual functions are created. ``autoprobe``: whether host drivers bind to them. ``false`` is faster, and
+right if the functions are only for guests. Without ``autoprobe`` the kernel's setting stays. Without ``number`` the
+service creates none.
 
-The service brings the controllers of an NVMe disk's virtual functions online before anybody gets them, whether this
-option made them or not. It asks the physical function's controller about namespaces, and hands out no function that
-sees, or could attach, a namespace that another controller can have. ``private_namespaces`` is for a controller that
-does not report this: with ``true`` you promise that no namespace is attached to more than one controller, and the
-service does not check.
+The service brings the controllers of an NVMe disk's virtual functions online before it assigns them. It asks the
+physical function's controller about namespaces, and does not assign a function that can access a namespace of another
+controller. ``private_namespaces`` is for a controller that does not report this: with ``true`` you confirm that no
+namespace is attached to more than one controller, and the service does not check.
 """),
     cfg.IntOpt('vfs_timeout_s', default=60, min=1, help="""
-Seconds that the kernel may take to make the virtual functions of one physical function. Some drivers take a second for
-each. After this time the service continues without them, and uses them when they appear.
+Seconds that the kernel may take to create the virtual functions of one physical function. Some drivers take a second
+for each. After this time the service continues without them, and uses them when they appear.
 """),
     cfg.IntOpt('release_wait_s', default=30, min=0, help="""
-Seconds that a release waits until libvirt has given a function back to its driver on the host, until that driver shows
-its disks, and until processes that look at a new disk, such as udev, have closed it. After this time the function stays
-held, and the next audit looks again. Before a guest gets a function, the service waits as long for its disks and for
-such processes.
+Seconds that a release waits until libvirt has reattached a function to its host driver, until the driver shows its
+disks, and until programs that open new disks, such as udev, have closed them. After this time the function stays held,
+and the next audit checks again. A claim waits as long for the same.
 """),
     registry.PathOpt('sysfs_root', default='/sys', help="""
 Directory where sysfs is mounted. Development and tests use a tree of the same form.
