@@ -18,6 +18,7 @@ from collections.abc import Iterator
 import contextlib
 import itertools
 import threading
+from typing import Any
 from typing import Final
 
 from oslo_concurrency import lockutils
@@ -48,6 +49,36 @@ MAY_HOLD: Final = {
 # The name of each lock among all locks of the process that oslo.concurrency knows begins with this.
 PREFIX: Final = 'devicetrack-'
 _NUMBERS: Final = itertools.count()
+
+
+def _acquire(fair: Any) -> None:
+    fair.acquire_write_lock()
+
+
+def _release(fair: Any) -> None:
+    fair.release_write_lock()
+
+
+def acquire_older(fair: Any) -> None:
+    """Acquire a fair lock of fasteners 0.18, which is that of Debian 13. It has the call as a generator only."""
+    me = fair._current_thread()
+    if fair._writer == me:
+        return
+    with fair._cond:
+        fair._pending_writers.append(me)
+        while fair._writer is not None or fair._pending_writers[0] != me:
+            fair._cond.wait()
+        fair._writer = fair._pending_writers.popleft()
+
+
+def release_older(fair: Any) -> None:
+    with fair._cond:
+        fair._writer = None
+        fair._cond.notify_all()
+
+
+if not hasattr(lockutils.ReaderWriterLock, 'acquire_write_lock'):
+    _acquire, _release = acquire_older, release_older
 
 
 class WrongOrder(AssertionError):
@@ -152,7 +183,7 @@ class Lock:
     def leave(self) -> None:
         """Leave it at the end of its block."""
         self._turn = None
-        self._fair.release_write_lock()
+        _release(self._fair)
         self._forget()
 
     def _forget(self) -> None:
@@ -174,15 +205,15 @@ class Lock:
             within.release()
         if fair.is_writer(check_pending=False):
             self._turn = None
-            fair.acquire_write_lock()           # it may have got the lock, and not have counted that
+            _acquire(fair)                      # it may have got the lock, and not have counted that
             while fair.is_writer(check_pending=False):
-                fair.release_write_lock()
+                _release(fair)
         if fair.is_writer():
             with self._entering:
                 self._is_torn = True
             while self._others_wait():
-                fair.acquire_write_lock()
-                fair.release_write_lock()
+                _acquire(fair)
+                _release(fair)
         with within:
             within.notify_all()                 # it may have left the lock or the line, and not have said so
         self._forget()
@@ -219,9 +250,9 @@ class _Turn:
                     own.append(lock)
                     lock._users.append(threading.get_ident())
                 if self._has_it and not wait:
-                    lock._fair.acquire_write_lock()             # at once: nobody else has it or is about to wait
+                    _acquire(lock._fair)                # at once: nobody else has it or is about to wait
             if wait:
-                lock._fair.acquire_write_lock()
+                _acquire(lock._fair)
             if self._has_it:
                 lock._turn = self
             return self._has_it

@@ -22,12 +22,14 @@ from typing import Final
 from oslo_concurrency import lockutils
 
 import devicetrack
+from devicetrack.claims import locks
 
 # By hand, at every line; otherwise at so many of them, other ones for each test.
 ALL: Final = 'DEVICETRACK_EVERY_INTERRUPT'
 SAMPLES: Final = 12
 
-_FAIR_LOCKS: Final = inspect.getsourcefile(lockutils.ReaderWriterLock.acquire_write_lock)
+_FAIR_LOCKS: Final = inspect.getsourcefile(lockutils.ReaderWriterLock.is_writer)
+_OLDER_LOCKS: Final = (locks.acquire_older.__code__, locks.release_older.__code__)
 _ROOT: Final = str(pathlib.Path(devicetrack.__file__).parent) + os.sep
 _TESTS: Final = tuple(_ROOT + part + os.sep for part in ('testing', 'tests'))
 # It stands for the world, which is not interrupted, nor what it calls.
@@ -114,7 +116,8 @@ class LinesOfLocks(Lines):
 
     def _calls(self, frame: types.FrameType, event: str, argument: Any) -> Any:
         caller = frame if frame.f_code.co_filename != threading.__file__ else frame.f_back
-        return self._lines if caller is not None and caller.f_code.co_filename == _FAIR_LOCKS else None
+        return self._lines if caller is not None and (
+            caller.f_code.co_filename == _FAIR_LOCKS or caller.f_code in _OLDER_LOCKS) else None
 
 
 @functools.cache
