@@ -21,10 +21,12 @@ from __future__ import annotations
 from devicetrack.testing.kinds import giving
 from devicetrack.testing.kinds import guests
 from devicetrack.testing.kinds import privileges
+from devicetrack.testing.kinds import reach
 from devicetrack.testing.kinds import stock
 
 
-class KindContract(stock.StockContract, guests.GuestContract, giving.GivingContract, privileges.PrivilegesContract):
+class KindContract(stock.StockContract, guests.GuestContract, giving.GivingContract, reach.ReachContract,
+                   privileges.PrivilegesContract):
     """The promises of :class:`devicetrack.virt.libvirt.kinds.api.DeviceKind`, on the host of ``world_class``.
 
     A test is skipped if the world or the kind does not have something that it needs, and says what. A subclass may have

@@ -43,7 +43,8 @@ class KindWorld(fixtures.Fixture, abc.ABC):
     ``kind_class``
         The class of the kind. The entry point names the same class.
     ``devices``
-        The identifiers of at least two devices that are healthy and free: ``('one', 'two')``.
+        The identifiers of at least two devices that are healthy and free, and that two guests may have at once:
+        ``('one', 'two')``. They may be parts of one whole.
     ``numa``
         The NUMA nodes of devices, by identifier: ``{'one': 1, 'two': None}``. None means that the node is unknown. Only
         the devices that you name are checked. If this or one of the next four is empty, its test is skipped.
@@ -52,7 +53,9 @@ class KindWorld(fixtures.Fixture, abc.ABC):
         one group must have a common token with the mode ``together``, and devices of two groups must not.
     ``parts``
         The identifiers of the parts, by the identifier of their whole: ``{'card': ['vf0', 'vf1']}``. All of them must
-        be in the stock. A part must have the whole as its ``parent``.
+        be in the stock. A part must have the whole as its ``parent``. If the kind keeps bytes, a test realizes the
+        whole and writes to a part, as the guest that has the whole may. If the parts are away while a guest has the
+        whole, or keep no bytes, let :meth:`write` raise :class:`NotOnThisHost` for them.
     ``rivals``
         Pairs of identifiers of devices that two guests cannot have at once: ``[('three', 'three-again')]``. Both must
         be in the stock.

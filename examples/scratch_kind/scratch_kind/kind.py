@@ -202,6 +202,16 @@ class Scratch(api.DeviceKind):
                 self.name, assignment.identifier, 'blocks of its last owner are left')
     # end: giving
 
+    # begin: reach
+    def check_unused(self, assignment: DeviceAssignment) -> None:
+        self._check_is_free(assignment)
+
+    def within_reach(self, owned: Collection[str], proven: Mapping[str, str]) -> Collection[str]:
+        """The other names of the same files: who has one of them writes to all."""
+        files = {details.from_text(text).handle for text in owned}
+        return [name for name, text in proven.items() if details.from_text(text).handle in files]
+    # end: reach
+
     # begin: proof
     def is_blank(self, assignments: Sequence[DeviceAssignment]) -> Collection[str]:
         """The files without stored blocks: nobody ever wrote to them, or they were cleared."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+from collections.abc import Callable
 import functools
 import importlib
 import os
@@ -23,8 +24,11 @@ EXAMPLE: Final = pathlib.Path(__file__).parents[4] / 'examples' / 'scratch_kind'
 
 
 @functools.cache
-def _installed() -> str:
-    """The directory that the package was installed into. pip takes longer than most tests that need it."""
+def installed(files: Callable[[pathlib.Path], object]) -> str:
+    """The directory that a package was installed into. pip takes longer than most tests that need it.
+
+    :param files: puts the files of the package into a directory that does not exist yet
+    """
     top, process_id = pathlib.Path(scratch.make('example')), os.getpid()
 
     def remove() -> None:
@@ -33,11 +37,15 @@ def _installed() -> str:
 
     atexit.register(remove)
     source, site = top / 'source', str(top / 'site')
-    shutil.copytree(EXAMPLE, source, ignore=shutil.ignore_patterns('__pycache__', 'build', '*.egg-info'))
+    files(source)
     subprocess.run([sys.executable, '-m', 'pip', 'install', '--quiet', '--no-deps', '--no-build-isolation',
                     '--no-index', '--disable-pip-version-check', '--target', site, str(source)],
                    check=True, capture_output=True, timeout=base.HANGS_S)
     return site
+
+
+def _example(source: pathlib.Path) -> None:
+    shutil.copytree(EXAMPLE, source, ignore=shutil.ignore_patterns('__pycache__', 'build', '*.egg-info'))
 
 
 class Installed(fixtures.Fixture):
@@ -47,7 +55,7 @@ class Installed(fixtures.Fixture):
     """
 
     def _setUp(self) -> None:
-        self.path = _installed()
+        self.path = installed(_example)
 
 
 class Loaded(Installed):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 import os
 import subprocess
 import sys
@@ -33,6 +34,92 @@ class LabelDetails(details.DeviceDetails):
     VERSION = '1.0'
     IDENTITY = ('label',)
     fields = {'label': fields.StringField(nullable=True), 'size_bytes': fields.NonNegativeIntegerField()}
+
+
+@object_base.register
+class CardDetails(details.DeviceDetails):
+    """``card`` is the name of a card, or that of the card of a part."""
+
+    VERSION = '1.0'
+    fields = {'handle': fields.StringField(nullable=True), 'size_bytes': fields.NonNegativeIntegerField(),
+              'card': fields.StringField(), 'is_part': fields.BooleanField()}
+
+
+def cards(scratch: Any) -> type[Any]:
+    """Make a right kind beside the example's: the file ``three`` is a card, and the others are its parts."""
+    class Cards(scratch.Scratch):
+        CARD = 'three'
+
+        def _device(self, name: str, *arguments: Any) -> Any:
+            device, is_part = super()._device(name, *arguments), name != self.CARD
+            known = details.from_text(device.details)
+            return device._replace(
+                parent=self.CARD if is_part else None, exclusions=(('card', 'part' if is_part else 'whole'),),
+                details=details.to_text(CardDetails(handle=known.handle, size_bytes=known.size_bytes, card=self.CARD,
+                                                    is_part=is_part)))
+
+        def parts(self, assignment: Any) -> list[str]:
+            return [] if assignment.details.is_part else [
+                self._path(name) for name in os.listdir(self._directory) if name != self.CARD]
+
+        def unclaim(self, assignment: Any, lock_fd: int) -> None:
+            super().unclaim(assignment, lock_fd)
+            for path in self.parts(assignment):
+                size = os.path.getsize(path)
+                os.truncate(path, 0)
+                os.truncate(path, size)
+
+        def _has_no_blocks(self, assignment: Any) -> bool:
+            return super()._has_no_blocks(assignment) and not any(
+                os.stat(path).st_blocks for path in self.parts(assignment))
+
+        def read_through(self, assignment: Any, lock_fd: int, stop: Any) -> None:
+            super().read_through(assignment, lock_fd, stop)
+            for path in self.parts(assignment):
+                with open(path, 'rb') as file:
+                    if any(file.read()):
+                        raise exception.NotProven(self.name, assignment.identifier, f'{path} has bytes')
+
+        def within_reach(self, owned: Any, proven: Any) -> Any:
+            whole = {known.card for known in map(details.from_text, owned) if not known.is_part}
+            return [name for name, known in ((name, details.from_text(text)) for name, text in proven.items())
+                    if known.is_part and known.card in whole]
+
+        def check_unused(self, assignment: Any) -> None:
+            self._check_is_free(assignment)
+
+    return Cards
+
+
+def broken_cards(right: Any, scratch: Any) -> dict[str, tuple[dict[str, Any], str]]:
+    """As :func:`broken`, for the kind of :func:`cards` and one test each."""
+    def only_there(self: Any, owned: Any, proven: Any) -> Any:
+        return [name for name in right.within_reach(self, owned, proven) if os.path.exists(self._path(name))]
+
+    def of_any_owner(self: Any, owned: Any, proven: Any) -> Any:
+        return [name for name in proven if name != self.CARD]
+
+    def nothing_kept(self: Any) -> Any:
+        found = right.stock(self)
+        return found._replace(nothing_kept=[one.identifier for one in found.devices])
+
+    def used(self: Any, assignment: Any) -> None:
+        raise exception.DeviceInUse(self.name, assignment.identifier, 'by somebody')
+
+    return {
+        'a card that leaves the bytes of its parts': ({'unclaim': scratch.Scratch.unclaim}, 'goes_with_the_whole'),
+        'a card without the reach of its parts': ({'within_reach': api.DeviceKind.within_reach}, 'reaches_its_parts'),
+        'the reach of what is there': ({'within_reach': only_there}, 'reaches_its_parts'),
+        'the reach of neighbours': ({'within_reach': of_any_owner}, 'reaches_no_neighbour'),
+        'a card that is blank without a look at its parts': ({'_has_no_blocks': scratch.Scratch._has_no_blocks},
+                                                             'not_proven_clean_while_a_part'),
+        'a card that is read without its parts': ({'read_through': scratch.Scratch.read_through},
+                                                  'not_proven_clean_while_a_part'),
+        'nothing kept, and no device named': ({'keeps_nothing': lambda self, assignment: True}, 'names_what_keeps'),
+        'devices named, and something kept': ({'stock': nothing_kept}, 'names_what_keeps'),
+        'a use that nobody looks for': ({'check_unused': lambda self, assignment: None}, 'taken_back_is_unused'),
+        'a use by nobody': ({'check_unused': used}, 'taken_back_is_unused'),
+    }
 
 
 class ExampleTestCase(base.TestCase):
@@ -264,14 +351,19 @@ class BrokenKindsTestCase(base.TestCase):
         super().setUp()
         self.package = self.useFixture(scratch_package.Loaded())
 
-    def failing(self, cls: type[Any], **attributes: Any) -> dict[str, str]:
-        """The tests that fail for a kind, with the text of the failure."""
+    def failing(self, cls: type[Any], attributes: Mapping[str, Any] = {}, part: str = '') -> dict[str, str]:
+        """The tests that fail for a kind, with the text of the failure.
+
+        :param part: only tests with this in their names run
+        """
         its_world = type('World', (self.package.tests.ScratchWorld,), {'kind_class': cls, **attributes})
         case = type('Case', (contract.KindContract,), {'world_class': its_world})
         found = {}
-        for test in unittest.defaultTestLoader.loadTestsFromTestCase(case):
+        for name in unittest.defaultTestLoader.getTestCaseNames(case):
+            if part not in name:
+                continue
             result = unittest.TestResult()
-            test.run(result)
+            case(name).run(result)
             for one, reason in (*result.failures, *result.errors):
                 found[one._testMethodName] = reason
         return found
@@ -285,13 +377,28 @@ class BrokenKindsTestCase(base.TestCase):
             failing = self.failing(type('Broken', (self.package.kind.Scratch,), members))
             caught |= set(failing)
             missed += [f'{promise}: {test}' for test in tests if not any(test in name for name in failing)]
+        right, its_world = self.cards()
+        for promise, (members, test) in broken_cards(right, self.package.kind).items():
+            failing = self.failing(type('Broken', (right,), members), its_world, test)
+            caught |= set(failing)
+            if not failing:
+                missed.append(f'{promise}: {test}')
         self.assertEqual([], missed)
         self.others(caught)
+
+    def cards(self) -> tuple[Any, dict[str, Any]]:
+        return cards(self.package.kind), {
+            'rivals': (), 'parts': {'three': ['one', 'two']}, 'layers': ()}     # this module is in the way of the last
+
+    def test_two_parts_of_one_card_may_be_the_devices_of_a_world(self) -> None:
+        right, its_world = self.cards()
+        # The entry point names the example's class.
+        self.assertEqual({'test_an_entry_point_leads_to_the_kind'}, set(self.failing(right, its_world)))
 
     def others(self, caught: set[str]) -> None:
         """What a class cannot break is broken in the module, the details, the privileged code, or the parts."""
         scratch = self.package.kind.Scratch
-        caught |= set(self.failing(scratch, layers=('objects',)))
+        caught |= set(self.failing(scratch, {'layers': ('objects',)}))
         self.assertIn('test_the_kind_imports_no_part_above_it', caught)
         with fixtures.MonkeyPatch('scratch_kind.privileged.clear_as_root', lambda *_arguments: 0):
             failing = set(self.failing(scratch))
@@ -303,7 +410,7 @@ class BrokenKindsTestCase(base.TestCase):
             caught |= failing
         for facts, test in (({'groups': {'one': 1, 'two': 1}}, 'test_devices_of_one_iommu_group_go_together'),
                             ({'parts': {'one': ['two']}}, 'test_a_whole_excludes_its_parts')):
-            failing = set(self.failing(scratch, **facts))
+            failing = set(self.failing(scratch, facts))
             self.assertIn(test, failing)
             caught |= failing
         every = set(unittest.defaultTestLoader.getTestCaseNames(contract.KindContract))

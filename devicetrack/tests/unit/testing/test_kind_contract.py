@@ -200,6 +200,8 @@ class PCIWorld(world.KindWorld):
         self.mounts.write_text(self.before)
 
     def write(self, identifier: str) -> None:
+        if identifier not in self.disks:
+            raise world.NotOnThisHost('bytes on functions that are no disks')
         self.disks[identifier].fill(b'a secret'.ljust(16))
 
     def is_clean(self, identifier: str) -> bool:
