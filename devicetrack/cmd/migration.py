@@ -10,10 +10,8 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import socket
 from typing import Any
-from typing import Final
 
 from devicetrack import exception
-from devicetrack import log
 from devicetrack.claims import report
 from devicetrack.cmd import base
 from devicetrack.cmd import mirrored
@@ -35,8 +33,6 @@ from devicetrack.fleet import models
 from devicetrack.fleet import reading
 from devicetrack.pictures import heat_map
 from devicetrack.pictures import pages
-
-_ITSELF: Final = '-'
 
 
 def _nothing(app: Any) -> str:
@@ -150,68 +146,83 @@ class Check(base.Lister):
             self.say(f'the guest could go to host {name}, if that has room')
 
 
-class Matrix(base.Lister):
+class _OfAlike(base.Lister):
+    """Base of the matrices: hosts that declare alike are one."""
+
+    _are_none = True
+
+    columns: tuple[str, ...] = ('sources', 'kind', 'type', 'version_form', 'version', 'destinations', 'verdict',
+                                'reasons', 'notes', 'unknown')
+    in_table = ('sources', 'type', 'version', 'destinations', 'verdict', 'reasons')
+    if_filled = ('reasons', 'notes', 'unknown')
+    prose = ('sources', 'type', 'version', 'destinations', 'reasons')
+    below = ('type', 'version')
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument('--type', metavar='TYPE', action='append', default=[],
+                            help='Only rows of this type, as "migration facts" has it. May be repeated.')
+
+    def outlooks(self, hosts: Sequence[HostFacts], types: Sequence[str]) -> Iterator[matrix.MatrixRow]:
+        """Return the rows about some hosts, and say what is missing.
+
+        :raises UsageError: no host declares a type
+        """
+        _say_missing(self, hosts)
+        self._are_none = all(host.is_silent for host in hosts)
+        declared = {one.facts.sort.type for host in hosts for one in host.declarations}
+        for wanted in types:
+            if wanted not in declared:
+                raise base.UsageError(f'no host declares a type {wanted}; there are {", ".join(sorted(declared))}')
+        return matrix.rows(hosts, rules(self.app), types)
+
+    def fields(self, hosts: Sequence[HostFacts], parsed_args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+        for row in self.outlooks(hosts, parsed_args.type):
+            for names, outlook in row.outlooks:
+                data = outlook.as_data()
+                yield {'sources': _several(row.hosts, parsed_args.formatter), **row.facts.sort._asdict(),
+                       **_version_of(row.facts, parsed_args.formatter),
+                       'destinations': _several(names, parsed_args.formatter), **data,
+                       'reasons': base.Shown(data['reasons'], outlook.reasons or outlook.notes)}
+
+
+class Matrix(_OfAlike):
     """Show to which hosts running guests could move with each type of each host: yes, yes*, no or unknown.
 
     yes* means that an option or the table allows it. This is about compatibility and NOT about room. The command
     assumes that a guest has seen no other version than that of its device. The rules are those of this configuration
-    ([devicetrack_compatibility] require_version and table), as far as its hypervisor supports them. Reads only the
-    store. In JSON and YAML "destinations" has every reason; other formats have a column for each destination; --output
-    draws a page of HTML instead. Exit code 3 when a declaration cannot be read.
+    ([devicetrack_compatibility] require_version and table), as far as its hypervisor supports them. Hosts that declare
+    alike are one: each row is about all of these ("sources"), and all that declare the same as one another
+    ("destinations"). Reads only the store. --output draws a page of HTML instead, with a column for each host. Exit
+    code 3 when a declaration cannot be read.
     """
-
-    FIXED: Final = ('source', 'kind', 'type', 'version_form', 'version', 'parents')
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         _add_facts(parser)
-        parser.add_argument('--type', metavar='TYPE', action='append', default=[],
-                            help='Only rows of this type, as "migration facts" has it. May be repeated.')
-        parser.add_argument('--reasons', action='store_true', help='Show the reasons in the cells of the table.')
+        super().add_arguments(parser)
         page_file.add_output(parser)
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
-        self._hosts = _hosts(self.app, parsed_args.facts)
-        _say_missing(self, self._hosts.values())
         self._output = parsed_args.output
-        if self._output is not None:
-            silent = [host.host for host in self._hosts.values() if host.is_silent]
-            found = heat_map.of(self._rows_of(parsed_args.type), list(self._hosts), silent)
-            page_file.write(self._output, lambda: pages.heat_map(found))
-            return (), ()
-        as_data = parsed_args.formatter in base.STRUCTURED
-        # Others choose the names of hosts. A host may have the name of another column.
-        destinations = [f'to {name}' if name in self.FIXED else log.printable(name) for name in self._hosts]
-        self.columns = (*self.FIXED, 'destinations') if as_data else (*self.FIXED, *destinations)
-        self.in_table = ('source', 'kind', 'type', 'version', *destinations)
-        self.prose = ('version', *destinations)
-        self.spare = ('kind', 'version')
-        return super().take_action(parsed_args)
+        if self._output is None:
+            return super().take_action(parsed_args)
+        hosts = _hosts(self.app, parsed_args.facts)
+        found = heat_map.of(self.outlooks(list(hosts.values()), parsed_args.type), list(hosts),
+                            [host.host for host in hosts.values() if host.is_silent])
+        page_file.write(self._output, lambda: pages.heat_map(found))
+        return (), ()
 
     def nothing(self, parsed_args: argparse.Namespace) -> str:
-        return _nothing(self.app)
+        return _nothing(self.app) if self._are_none else (
+            'there is only one host, so there is none to which its guests could move; see --facts')
 
     def produce_output(self, *args: Any) -> int:
         return 0 if self._output is not None else super().produce_output(*args)
 
-    def _rows_of(self, wanted_types: Sequence[str]) -> Iterator[matrix.MatrixRow]:
-        hosts = list(self._hosts.values())
-        types = {one.facts.sort.type for host in hosts for one in host.declarations}
-        for wanted in wanted_types:
-            if wanted not in types:
-                raise base.UsageError(f'no host declares a type {wanted}; there are {", ".join(sorted(types))}')
-        yield from matrix.rows(hosts, rules(self.app), wanted_types)
-
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
-        for row in self._rows_of(parsed_args.type):
-            if parsed_args.formatter in base.STRUCTURED:
-                cells: list[Any] = [{name: one.as_data() for name, one in row.outlooks.items()}]
-            else:
-                cells = [_cell(row.outlooks.get(name), parsed_args.reasons) for name in self._hosts]
-            yield {'source': row.host, **row.facts.sort._asdict(), **_version_of(row.facts, parsed_args.formatter),
-                   'parents': row.parents, **dict(zip(self.columns[len(self.FIXED):], cells, strict=True))}
+        return self.fields(list(_hosts(self.app, parsed_args.facts).values()), parsed_args)
 
 
-class OfFleet(base.Lister):
+class OfFleet(_OfAlike):
     """Show between which hosts of the fleet running guests could move with each type; hosts that declare alike are one.
 
     It says yes, yes*, no or unknown as "migration matrix" does, by the rules of this configuration, and is NOT about
@@ -220,17 +231,11 @@ class OfFleet(base.Lister):
     declaration cannot be read.
     """
 
-    columns = ('sources', 'kind', 'type', 'version_form', 'version', 'destinations', 'verdict', 'reasons', 'notes',
-               'unknown', 'age_s')
-    in_table = ('sources', 'type', 'version', 'destinations', 'verdict', 'reasons')
-    if_filled = ('reasons', 'notes', 'unknown')
-    prose = ('sources', 'version', 'destinations', 'reasons')
-    spare = ('version',)
+    columns = (*_OfAlike.columns, 'age_s')
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         mirrored.add_hosts(parser)
-        parser.add_argument('--type', metavar='TYPE', action='append', default=[],
-                            help='Only rows of this type, as "migration facts" has it. May be repeated.')
+        super().add_arguments(parser)
 
     def nothing(self, parsed_args: argparse.Namespace) -> str:
         return 'no host declares a device like that'
@@ -244,14 +249,8 @@ class OfFleet(base.Lister):
                                            (models.DECLARATIONS,)):
             ages[picture.name] = picture.age_s
             found.append(reading.declared(picture, parts))
-        _say_missing(self, found)
-        for row in matrix.rows_of_alike(found, rules(self.app), parsed_args.type):
-            for names, outlook in row.outlooks:
-                data = outlook.as_data()
-                yield {'sources': _several(row.hosts), **row.facts.sort._asdict(),
-                       **_version_of(row.facts, parsed_args.formatter), 'destinations': _several(names), **data,
-                       'reasons': base.Shown(data['reasons'], outlook.reasons or outlook.notes),
-                       'age_s': max(ages[name] for name in (*row.hosts, *names))}
+        for row in self.fields(found, parsed_args):
+            yield {**row, 'age_s': max(ages[name] for name in (*row['sources'].data, *row['destinations'].data))}
 
     def produce_output(self, *args: Any) -> int:
         super().produce_output(*args)
@@ -259,9 +258,10 @@ class OfFleet(base.Lister):
         return self.exit_code
 
 
-def _several(names: Sequence[str]) -> base.Shown:
-    more = f' and {len(names) - 1} more' if len(names) > 1 else ''
-    return base.Shown(list(names), names[0] + more)
+def _several(names: Sequence[str], formatter: str) -> base.Shown:
+    """Return the names of hosts. A table says how many there are, if they are more than two."""
+    shown = list(names) if formatter != 'table' or len(names) <= 2 else f'{names[0]} and {len(names) - 1} more'
+    return base.Shown(list(names), shown)
 
 
 class Table(base.Lister):
@@ -342,13 +342,6 @@ def rules(app: Any) -> Rules:
     found = declarer.rules
     # Without such a rule no driver is needed, and the machine may have none: files are enough.
     return found.followed_by(app.driver(host).can_become) if found.crossings else found
-
-
-def _cell(one: Outlook | None, with_reasons: bool) -> str:
-    if one is None:
-        return _ITSELF
-    why = one.reasons or one.notes
-    return f'{one.answer}: {why}' if with_reasons and why else one.answer
 
 
 def _version_of(facts: DeviceFacts | None, formatter: str) -> dict[str, str | None]:

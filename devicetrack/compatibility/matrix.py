@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from collections.abc import Iterator
-from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 from typing import Final
@@ -109,15 +108,6 @@ class Outlook(NamedTuple):
 
 
 class MatrixRow(NamedTuple):
-    """Devices of one host with the same facts, and the outlook for them at each destination, by its name."""
-
-    host: str
-    facts: Facts
-    parents: tuple[str, ...]
-    outlooks: Mapping[str, Outlook]
-
-
-class AlikeRow(NamedTuple):
     """Devices with the same facts on hosts that declare alike, and the outlook for them at such hosts, by their names.
 
     Among the hosts of a destination may be those of the row: guests may go from one of them to another.
@@ -164,36 +154,25 @@ class Destination:
 
 
 def rows(hosts: Sequence[HostFacts], rules: Rules, types: Collection[str] = ()) -> Iterator[MatrixRow]:
-    """The outlook for each host's devices at each other host, by source in the order of ``hosts``.
+    """The outlook for hosts' devices at other hosts, with one row for all hosts that declare alike.
 
-    Each pair of facts is decided once, however many hosts declare them.
+    So the matrix grows with the models of hosts, and not with the square of the hosts. A host alone is no destination
+    of its own. Each pair of facts is decided once, however many hosts declare them.
 
     :param types: only rows of these; none means all
     """
-    groups = dict(_alike(hosts, rules))
-    named = {host.host: group for group, some in groups.items() for host in some}
-    group_of = {host.host: named[host.host] for host in hosts}
-    asked: dict[Facts, dict[Destination, Outlook]] = {}
-    for host in hosts:
-        for facts in dict.fromkeys(one.facts for one in host.declarations
-                                   if not types or one.facts.sort.type in types):
-            if facts not in asked:
-                decided: dict[Facts, Verdict] = {}
-                asked[facts] = {group: group.outlook(facts, decided=decided) for group in groups}
-            yield MatrixRow(host.host, facts, tuple(host.parents_of(facts)),
-                            {name: asked[facts][group] for name, group in group_of.items() if name != host.host})
-
-
-def rows_of_alike(hosts: Sequence[HostFacts], rules: Rules, types: Collection[str] = ()) -> Iterator[AlikeRow]:
-    """As :func:`rows`, with one row for all hosts that declare alike. A host alone is no destination of its own."""
     groups = _alike(hosts, rules)
+    names = {group: tuple(one.host for one in some) for group, some in groups}
+    asked: dict[Facts, dict[Destination, Outlook]] = {}
     for source, some in groups:
         for facts in dict.fromkeys(one.facts for one in some[0].declarations
                                    if not types or one.facts.sort.type in types):
-            decided: dict[Facts, Verdict] = {}
-            yield AlikeRow(tuple(one.host for one in some), facts, tuple(
-                (tuple(one.host for one in others), group.outlook(facts, decided=decided))
-                for group, others in groups if group is not source or len(others) > 1))
+            if facts not in asked:
+                decided: dict[Facts, Verdict] = {}
+                asked[facts] = {group: group.outlook(facts, decided=decided) for group in names}
+            yield MatrixRow(names[source], facts, tuple(
+                (there, asked[facts][group]) for group, there in names.items()
+                if group is not source or len(there) > 1))
 
 
 def _alike(hosts: Sequence[HostFacts], rules: Rules) -> list[tuple[Destination, list[HostFacts]]]:

@@ -69,8 +69,9 @@ def of(rows: Iterable[matrix.MatrixRow], hosts: Sequence[str], silent: Iterable[
     sources: dict[Facts, list[str]] = {}
     outlooks: dict[Facts, dict[str, Outlook]] = {}
     for row in rows:
-        sources.setdefault(row.facts, []).append(row.host)
-        outlooks.setdefault(row.facts, {}).update(row.outlooks)
+        sources.setdefault(row.facts, []).extend(row.hosts)
+        outlooks.setdefault(row.facts, {}).update(
+            (name, outlook) for names, outlook in row.outlooks for name in names)
     order = sorted(hosts, key=natural.key)
     numbers: dict[tuple[str, str], int] = {}
     where: dict[int, dict[str, list[str]]] = {}
