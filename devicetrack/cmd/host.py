@@ -107,7 +107,10 @@ class Forget(base.ShowOne):
 
     def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
         store = self.app.checked_store
-        host = records.host_of(store, parsed_args.host)
+        host = store.host(parsed_args.host)
+        if host is None:
+            raise exception.UnknownToStore('host', parsed_args.host, None, 'there is nothing to forget, or its name is '
+                                           'another one: devicetrack-manage host list has the names')
         if host.machine_id == self.app.machine_id and self._may_be_present(host):
             host_identity.check_unmanaged(host.name, self.app.conf[manager_options.GROUP].state_path)
         store.replace_host(host, None)

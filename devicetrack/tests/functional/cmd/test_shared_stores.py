@@ -8,6 +8,8 @@ import uuid
 import sqlalchemy as sa
 
 from devicetrack.store import api
+from devicetrack.store.sql import models
+from devicetrack.store.sql import schema
 from devicetrack.testing import databases
 from devicetrack.testing import fixtures
 from devicetrack.tests import base
@@ -103,13 +105,16 @@ class StatementsTestCase(base.TestCase):
         asked = (
             ('device', 'show', 'nobody'), ('device', 'show', 'd0', '--host', 'compute-1'),
             ('device', 'history', 'nobody'), ('device', 'history', 'd1', '--host', 'compute-1'),
+            ('device', 'history', '--serial', 'nobody'), ('instance', 'history', self.instances[1]),
+            ('instance', 'history', str(uuid.UUID(int=999))), ('instance', 'show', str(uuid.UUID(int=999))),
+            ('request', 'show', str(uuid.UUID(int=999))), ('host', 'forget', 'compute-1'),
             ('instance', 'list', '--device', 'nobody'), ('instance', 'list', '--host', 'compute-1'),
             ('instance', 'show', self.instances[1]), ('request', 'show', str(uuid.UUID(int=1))),
             ('request', 'list', '--host', 'compute-1'), ('migration', 'facts', '--host', 'compute-1'),
             ('migration', 'check', '--instance', self.instances[1], '--host', 'compute-2'),
             ('host', 'map', 'compute-1'))
         few = [self.cost(*arguments) for arguments in asked]
-        for number in range(3, 12):
+        for number in range(3, 60):
             self.add(number)
         self.assertEqual(dict(zip(asked, few, strict=True)), {one: self.cost(*one) for one in asked})
 
@@ -126,3 +131,26 @@ class StatementsTestCase(base.TestCase):
         few, _rows = self.cost('host', 'map', '--all')
         self.add(3)
         self.assertEqual(few + 3, self.cost('host', 'map', '--all')[0])
+
+
+class PagesTestCase(base.TestCase):
+    """Rows are converted and checked in pages, which must not read the table from its beginning."""
+
+    def test_a_page_in_a_large_table_reads_its_own_rows(self) -> None:
+        store = self.useFixture(databases.MariaDBStore()).store
+        store.transact(lambda connection: connection.execute(sa.insert(models.assignments), [
+            records.record(f'd{number:05}')._asdict() for number in range(3000)]))
+        seen: list[tuple[str, Any]] = []
+
+        def note(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_others: Any) -> None:
+            seen.append((statement, parameters))
+
+        sa.event.listen(store.engine, 'before_cursor_execute', note)
+        self.assertEqual(0, schema.migrate_details(store, max_rows=0).converted)
+        sa.event.remove(store.engine, 'before_cursor_execute', note)
+        pages = [one for one in seen if 'LIMIT' in one[0]]
+        self.assertEqual(31, len(pages))
+        with store.reading() as connection:
+            for statement, parameters in pages:
+                [plan] = connection.exec_driver_sql(f'ANALYZE {statement}', parameters).mappings()
+                self.assertLessEqual(float(plan['r_rows'] or 0), 101, str(plan))

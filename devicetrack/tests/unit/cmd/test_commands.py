@@ -309,7 +309,8 @@ class HostTestCase(CommandTestCase):
     def test_an_unknown_host_is_not_forgotten(self) -> None:
         answer = self.program.run('host', 'forget', 'compute-9')
         self.assertEqual(cmd_base.ERROR, answer.code)
-        self.assertIn('it knows compute-7', answer.err)
+        self.assertIn('the store knows no host compute-9: there is nothing to forget', answer.err)
+        self.assertNotIn('start', answer.err)
 
 
 class DeviceShowTestCase(CommandTestCase):
