@@ -50,6 +50,12 @@ class Effort(NamedTuple):
     events: int                             # events in the history of a host
     historic_guests: int
     historic_rounds: int
+    mirrored_hosts: int                     # hosts in a mirror
+    mirrored_devices: int                   # devices of each of them
+    mirrored_events: int
+    mirror_rounds: int                      # rounds of commands on it
+    push_rounds: int
+    change_rounds: int                      # rounds of pushes of a host that has changed
     durable: bool                           # commits on the servers wait for the disk
 
 
@@ -60,14 +66,18 @@ FULL = Effort(rounds=1500, commit_rounds=150, thread_rounds=25, guest_rounds=60,
               fsyncs=50, imports=11, recovered_guests=1_000, recovery_rounds=15, providers=100, placed_instances=1_000,
               nodes=200, instances_a_node=20, kills=6, fleet=10_000, fleet_rounds=60,
               asked_providers=1_000, asked_rounds=15, function_rounds=5, events=1_000_000, historic_guests=200,
-              historic_rounds=60, durable=True)
+              historic_rounds=60, mirrored_hosts=200, mirrored_devices=100, mirrored_events=1_000, mirror_rounds=5,
+              push_rounds=60, change_rounds=4, durable=True)
 TINY = Effort(rounds=2, commit_rounds=1, thread_rounds=1, guest_rounds=1, boot_rounds=1, booted_beside=2,
               batch=2, sizes=(2, 5), parents=2,
               devices_a_parent=3, cards=2, functions_a_card=3, held=(10, 20), guests=3, rows=2, threads=2,
               rows_a_thread=2, fsyncs=2, imports=1, recovered_guests=3, recovery_rounds=1, providers=3,
               placed_instances=4, nodes=2, instances_a_node=2, kills=1, fleet=8, fleet_rounds=1,
               asked_providers=16, asked_rounds=1, function_rounds=1, events=30, historic_guests=3, historic_rounds=1,
-              durable=False)
+              mirrored_hosts=2, mirrored_devices=20, mirrored_events=30, mirror_rounds=1, push_rounds=1,
+              change_rounds=2, durable=False)
+# A fleet that takes half an hour to make.
+WHOLE = FULL._replace(mirrored_hosts=2_000)
 
 
 class Samples:

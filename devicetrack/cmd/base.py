@@ -68,6 +68,9 @@ _PAGE: Final = 5000
 # These formatters print values as data. Every other formatter prints text for people, or cells of text.
 STRUCTURED: Final = ('json', 'yaml')
 
+# Most values: an answer may have millions, so nothing else is asked about them.
+_PLAIN: Final = frozenset((str, int, float, bool, type(None)))
+
 
 class UsageError(Exception):
     """The options of a command cannot be combined or are incomplete. Nothing was done."""
@@ -424,12 +427,15 @@ def cells(values: Sequence[Any], formatter: str) -> list[Any]:
 
     Untrusted words are escaped in text: for terminals, and for a shell that evaluates the output.
     """
-    return [_cell(value, formatter) for value in values]
+    is_data = formatter in STRUCTURED
+    return [value if is_data and type(value) in _PLAIN else _cell(value, formatter) for value in values]
 
 
 def _cell(value: Any, formatter: str, within: bool = False) -> Any:
     """:param within: whether the value is an item of another one"""
     is_data = formatter in STRUCTURED           # these formatters escape by themselves
+    if type(value) in _PLAIN:
+        return value if is_data else _leaf(value, formatter)
     if isinstance(value, Shown):
         return _cell(value.data if is_data else value.text, formatter, within)
     if isinstance(value, Moment):

@@ -108,8 +108,11 @@ class _OfFleet(history.History):
     def source(self) -> Reader:
         return mirrored.reader(self.app)
 
+    def names(self, store: Any) -> dict[str, str]:
+        self._hosts = {one.uuid: one for one in store.hosts()}
+        return {uuid: one.name for uuid, one in self._hosts.items()}
+
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
-        self._hosts = {one.uuid: one for one in self.source().hosts()}
         self._shown: set[str] = set()
         for row in super().rows(parsed_args):
             self._shown.add(row['host_uuid'])

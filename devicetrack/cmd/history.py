@@ -63,6 +63,10 @@ class History(base.Blocks):
         """Return what has the events: a store, or the mirror of a fleet."""
         return self.app.checked_store
 
+    def names(self, store: Any) -> dict[str, str]:
+        """Return the names of all hosts by their UUIDs."""
+        return {host.uuid: host.name for host in store.hosts()}
+
     def find(self, store: Any, parsed_args: argparse.Namespace, since_ms: int | None,
              until_ms: int | None) -> list[StoredEvent]:
         """Return the events between two times.
@@ -99,7 +103,7 @@ class History(base.Blocks):
         if since_ms is not None and until_ms is not None and since_ms >= until_ms:
             raise base.UsageError('--since is not before --until: nothing can have happened between them')
         store = self.source()
-        names = {host.uuid: host.name for host in store.hosts()}
+        names = self.names(store)
         found = self.find(store, parsed_args, since_ms, until_ms)
         standing = [] if since_ms is None else _standing(self.find(store, parsed_args, None, since_ms))
         shown = [*standing, *found]

@@ -67,4 +67,4 @@ def from_text(text: str) -> Snapshot:
 
 
 def _exclusions(found: Any) -> tuple[tuple[str, str], ...]:
-    return tuple((token, mode) for token, mode in found)
+    return tuple((token, mode) for token, mode in found) if found else ()

@@ -153,11 +153,13 @@ def push(mirror: Mirror, store: api.Store, said: Said, began: float) -> Pushed:
     :raises MirrorHasHost: another machine of this name pushes; nothing was written
     :raises StoreError: the mirror or the store does not answer; the transaction may have been written
     """
+    picture = said.picture
     for _attempt in range(backends.ATTEMPTS):
         known = _read(mirror, said.host_uuid)
+        is_new = known.is_forgotten or known.picture != picture
         batch = next_batch(store, said.host_uuid, known.cursor)
         try:
-            mirror.transact(functools.partial(_write, known, batch, said, began))
+            mirror.transact(functools.partial(_write, known, batch, said, picture if is_new else None, began))
         except (_Overtaken, db_exc.DBDuplicateEntry):
             continue
         break
@@ -174,7 +176,7 @@ def push(mirror: Mirror, store: api.Store, said: Said, began: float) -> Pushed:
         events += len(batch.events)
     if known.days and known.now_ms - known.trimmed_at_ms >= _MS_A_DAY:
         trim(mirror, [said.host_uuid], known.days, known.now_ms)
-    return Pushed(_is_new(known, said), events)
+    return Pushed(is_new, events)
 
 
 def _read(mirror: Mirror, host_uuid: str) -> _Known:
@@ -187,23 +189,20 @@ def _read(mirror: Mirror, host_uuid: str) -> _Known:
                   forgotten_at_ms is not None)
 
 
-def _is_new(known: _Known, said: Said) -> bool:
-    return known.is_forgotten or known.picture != said.picture
-
-
-def _write(known: _Known, batch: Batch, said: Said, began: float, connection: sa.Connection) -> None:
+def _write(known: _Known, batch: Batch, said: Said, picture: str | None, began: float,
+           connection: sa.Connection) -> None:
     """The first transaction of a push.
 
+    :param picture: the digest of what the host says; None if the mirror has the same
     :raises _Overtaken: another push came between
     :raises DBDuplicateEntry: the same, for a new host
     """
     elapsed_ms = int((time.monotonic() - began) * _MS)
     values: dict[str, Any] = {'read_at_ms': models.now_ms() - elapsed_ms,
                               'host_read_at_ms': time.time_ns() // 1_000_000 - elapsed_ms}
-    is_new = _is_new(known, said)
-    if is_new:
-        values |= {**said.columns, 'picture': said.picture, 'forgotten_at_ms': None}
-    if is_new or batch.events or batch.cursor != known.cursor:
+    if picture is not None:
+        values |= {**said.columns, 'picture': picture, 'forgotten_at_ms': None}
+    if picture is not None or batch.events or batch.cursor != known.cursor:
         values |= _columns_of(batch.cursor)
     if known.name != said.columns['name'] or known.is_forgotten:
         _take_name(connection, said)
@@ -212,7 +211,7 @@ def _write(known: _Known, batch: Batch, said: Said, began: float, connection: sa
             host_uuid=said.host_uuid, trimmed_at_ms=known.trimmed_at_ms, **values))
     else:
         _update(connection, said.host_uuid, known.cursor, values, _HOSTS.c.picture == known.picture)
-    if is_new:
+    if picture is not None:
         _bring(connection, models.fleet_devices, said.host_uuid, [
             {'position': position, **device} for position, device in enumerate(said.devices)])
         _bring(connection, models.fleet_parts, said.host_uuid, [

@@ -31,8 +31,10 @@ from devicetrack.store.api import StoredEvent
 Item = TypeVar('Item')
 
 _MS: Final = 1000
-# So many hosts are read with one statement, and so many instances are looked for.
-_HOSTS: Final = 20
+# One statement reads the documents of so many hosts, or so many lines and those of the next host, and looks for so many
+# instances.
+_HOSTS: Final = 50
+_LINES: Final = 5000
 _INSTANCES: Final = 500
 
 _HOST: Final = models.fleet_hosts.c
@@ -147,14 +149,16 @@ class Reader:
         """The devices of some hosts, host by host in their order."""
         conditions = [_DEVICE[name] == value for name, value in wanted._asdict().items()
                       if name != 'statuses' and value is not None]
-        is_rare = wanted.serial is not None or wanted.instance_uuid is not None
-        for some in _pieces(pictures, len(pictures) if is_rare else _HOSTS):
+        if wanted.statuses:
+            silent = [one.uuid for one in pictures if one.is_silent and report.UNKNOWN in wanted.statuses]
+            conditions.append(sa.or_(_DEVICE.status.in_(wanted.statuses), _DEVICE.host_uuid.in_(silent)))
+        here = [_DEVICE.host_uuid.in_([one.uuid for one in pictures])] if len(pictures) <= _HOSTS else []
+        counted = dict(map(tuple, self._mirror.rows(sa.select(_DEVICE.host_uuid, sa.func.count()).where(
+            *here, *conditions).group_by(_DEVICE.host_uuid))))
+        for some in _with_lines([one for one in pictures if one.uuid in counted], counted):
             by_uuid = {one.uuid: (number, one) for number, one in enumerate(some)}
             statement = sa.select(_DEVICE.host_uuid, _DEVICE.position, _DEVICE.status, _DEVICE.serial,
                                   _DEVICE.line).where(_DEVICE.host_uuid.in_(by_uuid), *conditions)
-            if wanted.statuses:
-                silent = [one.uuid for one in some if one.is_silent and report.UNKNOWN in wanted.statuses]
-                statement = statement.where(sa.or_(_DEVICE.status.in_(wanted.statuses), _DEVICE.host_uuid.in_(silent)))
             for uuid, _position, status, serial, line in sorted(
                     self._mirror.rows(statement), key=lambda row: (by_uuid[row.host_uuid][0], row.position)):
                 picture = by_uuid[uuid][1]
@@ -244,6 +248,20 @@ def _like(columns: Any, host_uuids: Collection[str], *, name: str | None,
 def _pieces(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
     for start in range(0, len(items), size or 1):
         yield items[start:start + size]
+
+
+def _with_lines(pictures: Sequence[Picture], lines: Mapping[str, int]) -> Iterator[Sequence[Picture]]:
+    """Divide hosts by how many lines they have, by their UUIDs."""
+    some: list[Picture] = []
+    left = _LINES
+    for one in pictures:
+        some.append(one)
+        left -= lines[one.uuid]
+        if left <= 0:
+            yield some
+            some, left = [], _LINES
+    if some:
+        yield some
 
 
 def records(parts: Mapping[str, str]) -> list[Record]:
