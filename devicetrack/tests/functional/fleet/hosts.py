@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+import contextlib
+import os
+import sqlite3
 import time
 from typing import Any
 
 import fixtures as base_fixtures
 import sqlalchemy as sa
 
+from devicetrack.claims import recovery
 from devicetrack.claims import report
 from devicetrack.cmd import fleet
 from devicetrack.fleet import models
 from devicetrack.fleet import push
 from devicetrack.fleet.mirror import Mirror
-from devicetrack.store.sql import models as of_store
 from devicetrack.store.sql.store import SQLStore
+from devicetrack.testing import databases
 from devicetrack.testing import fake
 from devicetrack.testing import fixtures
-
-Backup = list[tuple[sa.Table, list[dict[str, Any]]]]
 
 
 class Killed(BaseException):
@@ -59,24 +61,36 @@ class PushingHost(base_fixtures.Fixture):
         return fleet.said(host, observer.picture(), self.store, self.host.conf.devicetrack_fleet)
 
     def push(self, mirror: Mirror) -> push.Pushed:
-        return push.push(mirror, self.store, self.said(), time.monotonic())
+        began = time.monotonic()
+        return push.push(mirror, self.store, self.said(), began)
 
-    def backup(self) -> Backup:
-        """All rows of the store."""
-        return [(table, [row._asdict() for row in self.store.rows(sa.select(table))])
-                for table in of_store.metadata.sorted_tables]
+    def backup(self) -> bytes:
+        """A copy of the store's file."""
+        with contextlib.closing(sqlite3.connect(str(self.store.path))) as found:
+            return found.serialize()
 
-    def restore(self, backup: Backup) -> None:
-        """Give the store the rows of a backup, and start the manager again."""
-        def work(connection: sa.Connection) -> None:
-            for table, rows in backup:
-                connection.execute(sa.delete(table))
-                if rows:
-                    connection.execute(sa.insert(table), rows)
-
-        self.host.manager.close()
-        self.store.transact(work)
+    def restore(self, backup: bytes) -> None:
+        """Put a copy in the place of the store's file, and start the manager again."""
+        with open(os.open(self._remove(), os.O_WRONLY | os.O_CREAT, 0o600), 'wb') as file:
+            file.write(backup)
         self.host.restart()
+
+    def lose(self) -> None:
+        """Lose the file of the store, rebuild it from the guests as an operator does, and start the manager again."""
+        databases.write_empty_sqlite(self._remove())
+        driver = fake.FakeDriver(self.name, self.host.conf, '', self.host.machine)
+        recovery.write(recovery.plan(self.name, driver, self.store, self.host.conf), self.store)
+        self.host.restart()
+
+    def _remove(self) -> str:
+        """Remove the file of the store. Returns its path."""
+        self.host.manager.close()
+        self.store.engine.dispose()
+        path = str(self.store.path)
+        for name in ('', '-wal', '-shm'):
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(path + name)
+        return path
 
     def events(self) -> set[str]:
         """The digests of the events that the store has."""
