@@ -31,7 +31,7 @@ def given(stage: Stage) -> None:
     chapter('9. PCI functions')
     host = FunctionsHost(stage.machine.directory / 'functions')
     host.make()
-    functions = Functions(host)
+    functions = Functions(host, {DISK_USER: 'disk', SECOND_DISK_USER: 'disk', PORT_USER: 'port', CARD_USER: 'card'})
     _the_host(functions)
     _a_disk_comes_back_clean(functions)
     _a_card_or_its_functions(functions)
@@ -45,9 +45,10 @@ def given(stage: Stage) -> None:
 class Functions:
     """The host with functions and its service, as seen from outside."""
 
-    def __init__(self, host: FunctionsHost) -> None:
+    def __init__(self, host: FunctionsHost, users: dict[str, str]) -> None:
+        """Start the service. Its instances are ``users``, by their flavors."""
         self.host, self.instances = host, Instances(host.directory)
-        self.instances.add({DISK_USER: 'disk', SECOND_DISK_USER: 'disk', PORT_USER: 'port', CARD_USER: 'card'})
+        self.instances.add(users)
         self.service = Process(host, 'functions_service.py')
         self.began = self.service.call('start')
         made = self.service.call('functions')

@@ -40,15 +40,26 @@ machine_id_path = {directory}/machine-id
 functions = all
 sysfs_root = {sysfs}
 cleaning = {{"vendor_id": "1b36", "policy": "zero"}}
+
+[devicetrack_fleet]
+connection = sqlite:///{mirror}
+interval_s = 600
 """
 
 
 class FunctionsHost(Machine):
-    """The host in a directory. The service makes its functions when it starts, and reports where they are."""
+    """The host in a directory, whose name it has. The service makes its functions and reports where they are."""
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         super().__init__(directory)
+        self.name = self.directory.name
         self.log = self.directory.parent / 'service.log'
+        self.mirror = self.directory.parent / 'mirror.sqlite'
+
+    @property
+    def serial(self) -> str:
+        """The serial number of the disk."""
+        return f'SN-{self.name}'
 
     def make(self) -> None:
         self.directory.mkdir()
@@ -67,7 +78,7 @@ class FunctionsHost(Machine):
             alias = {'name': name, **ids, 'device_type': _TYPES[name]}
             lines += [f'device_spec = {json.dumps(ids)}', f'alias = {json.dumps(alias)}']
         self.configuration.write_text(_CONFIGURATION.format(
-            directory=self.directory, sysfs=sysfs, options='\n'.join(lines)))
+            directory=self.directory, sysfs=sysfs, options='\n'.join(lines), mirror=self.mirror))
 
 
 def driver_of(sysfs: str, address: str) -> str:

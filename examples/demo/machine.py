@@ -158,7 +158,9 @@ _NODE = """\
 
 
 class Machine:
-    """The machine in a directory."""
+    """The machine in a directory. ``name`` is that of its host."""
+
+    name = NAME
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self.directory = pathlib.Path(directory)

@@ -17,6 +17,7 @@ import tempfile
 import auditing
 import claiming
 import crashing
+import fleet
 import functions
 from observer import NotAsPromised
 from page import chapter
@@ -46,6 +47,7 @@ def tell(stage: Stage) -> None:
     auditing.repaired(stage)
     placing.placed(stage)
     functions.given(stage)
+    fleet.mirrored(stage)
     chapter('From here')
     say("""
         README.rst has the ten lines that a service needs. examples/compute/service.py is a whole service that

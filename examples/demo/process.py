@@ -31,9 +31,14 @@ class Answer(NamedTuple):
 def manage(host: machine.Machine, *arguments: str) -> Answer:
     """Run ``devicetrack-manage``. It opens the test driver as the service does, and finds the same guests there."""
     host.write_node()
-    with open(host.log, 'ab') as log:
+    return command(host.configuration, host.log, *arguments)
+
+
+def command(configuration: pathlib.Path, log_file: pathlib.Path, *arguments: str) -> Answer:
+    """Run ``devicetrack-manage`` with a configuration file."""
+    with open(log_file, 'ab') as log:
         done = subprocess.run(
-            [sys.executable, '-m', 'devicetrack.cmd.manage', '--config-file', str(host.configuration), *arguments],
+            [sys.executable, '-m', 'devicetrack.cmd.manage', '--config-file', str(configuration), *arguments],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             env=os.environ | {'CLIFF_MAX_TERM_WIDTH': str(page.WIDTH - page.INDENT)})
         log.write(done.stdout.encode())

@@ -39,7 +39,6 @@ from instances import REVERTING
 from instances import RUNNING
 from machine import guest_document
 from machine import Machine
-from machine import NAME
 
 # The choice of a scheduler, by provider's UUID and resource class.
 Chosen = Mapping[str, Mapping[str, int]]
@@ -63,10 +62,10 @@ class Service:
         # The test driver has another host for every connection. Start guests on the host that the library looks at.
         self._hypervisor = driver.hypervisor.raw()
         self._store = devicetrack.open_store(conf)
-        self._manager = devicetrack.ClaimManager(NAME, driver, self._store, conf, service=self)
+        self._manager = devicetrack.ClaimManager(self._machine.name, driver, self._store, conf, service=self)
 
     def _load_driver(self, conf: cfg.ConfigOpts) -> Any:
-        return devicetrack.load_driver(conf, NAME)
+        return devicetrack.load_driver(conf, self._machine.name)
 
     def instances(self, uuids: Set[str]) -> Mapping[str, str]:
         """Answer the library: the states of these instances."""
@@ -171,21 +170,23 @@ class Service:
         return {}
 
     def audit(self) -> dict[str, Any]:
-        findings = self._manager.update_available_resource(CONTEXT, NAME)
+        findings = self._manager.update_available_resource(CONTEXT, self._machine.name)
         self._manager.wait_for_wipes()
         return {'findings': [str(finding) for finding in findings]}
 
     # -- the work -----------------------------------------------------------------------------------------
 
     def _build(self, instance: Instance, race: Race | None = None, chosen: Chosen | None = None) -> None:
-        with self._manager.instance_claim(CONTEXT, instance, NAME, self._request(instance.flavor, chosen)):
+        request = self._request(instance.flavor, chosen)
+        with self._manager.instance_claim(CONTEXT, instance, self._machine.name, request):
             if race is not None:
                 race.recorded(instance.name)
             self._boot(instance)
 
     def _resize(self, migration: Migration, stopped: bool = False, chosen: Chosen | None = None) -> None:
         instance, flavor = self._instances.get(migration.name), Flavor(migration.new_flavor)
-        with self._manager.resize_claim(CONTEXT, instance, NAME, self._request(flavor, chosen), migration, flavor):
+        with self._manager.resize_claim(CONTEXT, instance, self._machine.name, self._request(flavor, chosen),
+                                        migration, flavor):
             self._stop_guest(instance)
             self._start_guest(self._with_flavor(instance, flavor.name))
             if not stopped:

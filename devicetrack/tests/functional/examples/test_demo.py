@@ -42,8 +42,8 @@ class TestDemo(base.TestCase):
         told = self.run_demo('-c', WITH_FORKS)
 
         self.assertEqual((0, ''), (told.returncode, told.stderr))
-        chapters = re.findall(r'^(\d)\. ', told.stdout, re.MULTILINE)
-        self.assertEqual(['1', '2', '3', '4', '5', '6', '7', '8', '9'], chapters)
+        chapters = re.findall(r'^(\d+)\. ', told.stdout, re.MULTILINE)
+        self.assertEqual([str(number) for number in range(1, 11)], chapters)
         text = ' '.join(told.stdout.split())
         [(won, lost)] = re.findall(r'(\d+) got all they asked for, (\d+) were refused and hold nothing', text)
         self.assertEqual(32, int(won) + int(lost))
@@ -54,6 +54,7 @@ class TestDemo(base.TestCase):
         self.check_repair(text)
         self.check_placement(text)
         self.check_functions(text)
+        self.check_fleet(text)
         self.assertEqual([], [line for line in told.stdout.splitlines() if len(line) > 100 or line != line.rstrip()])
         self.assertEqual([], os.listdir(self.temporary))
 
@@ -107,6 +108,12 @@ class TestDemo(base.TestCase):
         self.assertIn('it reads 8 MiB of zeros. Only then second-tenant gets it.', text)
         self.assertIn('1 CUSTOM_PCI_8086_10C9 wanted, 0 of 1 free: 1 withheld (excluded)', text)
         self.assertIn('1 CUSTOM_PCI_8086_10CA wanted, 0 of 2 free: 2 withheld (excluded)', text)
+
+    def check_fleet(self, text: str) -> None:
+        self.assertRegex(text, r'fleet device history --serial SN-compute-2 .* claimed \S+ on compute-2; .* released ')
+        self.assertEqual([('2', '2'), ('1', '1'), ('2', '2')], re.findall(
+            r'(\d) instances? with that would fit now on (\d) hosts?', text))
+        self.assertEqual(2, text.count('unknown, because they are silent: compute-3 since'))
 
     def test_broken_promise_ends_it_with_status_1_and_says_which(self) -> None:
         """Somebody takes a row away while the service is dead."""

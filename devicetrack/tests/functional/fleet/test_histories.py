@@ -83,7 +83,8 @@ class TestHistories(MirrorTestCase):
         if mirrored is not None:
             [(read_at_ms,)] = self.mirror.rows(sa.select(models.fleet_hosts.c.read_at_ms).where(
                 models.fleet_hosts.c.host_uuid == one.pushing.uuid))
-            self.assertTrue(any(low - _MS <= read_at_ms <= high + _MS for low, high in one.read), (read_at_ms, one.read))
+            self.assertTrue(any(low - _MS <= read_at_ms <= high + _MS for low, high in one.read),
+                            (read_at_ms, one.read))
         found = hosts.events_in(self.mirror, one.pushing.uuid)
         one.had |= one.pushing.events()
         self.assertEqual((set(), len(found)), (set(found) - one.had, len(set(found))))
