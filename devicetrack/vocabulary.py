@@ -76,10 +76,11 @@ NOTHING_KEPT: Final = 'nothing kept'
 # The beginning of the fifth way: a person says that it is clean (:class:`devicetrack.objects.values.Word`).
 WORD_OF: Final = 'word of '
 
-# The scope of a reason: one device, or every device that a parent has or could make.
+# The scope of a reason: one device, every device that a parent has or could make, or every device of the host.
 DEVICE: Final = 'device'
 PARENT: Final = 'parent'
-SCOPES: Final = (DEVICE, PARENT)
+HOST: Final = 'host'
+SCOPES: Final = (DEVICE, PARENT, HOST)
 
 # Who gave a reason. An operator ends what an operator began; the others end when their cause is gone.
 BY_OPERATOR: Final = 'operator'

@@ -114,6 +114,8 @@ class Refusals:
             new = [event for key, equal in list(self._equal.items())
                    if (event := self._due(key, equal, host_uuid, at_once)) is not None]
             self._unwritten = [*earlier, *new][-2 * MOST:]
+        if not self._unwritten:
+            return
         try:
             if earlier:
                 there = {one.event for one in store.latest_events(host_uuid, 4 * MOST)}

@@ -350,7 +350,7 @@ class Observer:
                 why: tuple[Reason, ...] = ()
                 if pool.room == pool.free:
                     target = Target.named(pool.kind, pool.parent or '', parent=True)
-                    why = reasons(causes[target]) if target in causes else (
+                    why = reasons(causes[target]) if target in causes else of_host_in(causes) or (
                         Reason(vocabulary.EXCLUDED, pool.excluded) if pool.excluded is not None else
                         Reason(vocabulary.CORDONED if pool.provider_uuid else vocabulary.NO_PROVIDER),)
                 lines.append(Line(pool.kind, None, WITHHELD if why else CREATABLE, pool.makes, pool.resource_class,
@@ -360,7 +360,7 @@ class Observer:
                   for line in lines if line.identifier is not None or line.status == WITHHELD}
         options = {Target.of(missing.key): missing for missing in views.inventory.missing}
         for target, of_one in causes.items():
-            if target not in listed:
+            if target not in listed and target.scope != vocabulary.HOST:
                 parent = target.name if target.scope == vocabulary.PARENT else None
                 away = parent is None or not any(parent == line.parent for line in lines)
                 lines.append(_line_without_device(
@@ -532,9 +532,11 @@ def _line_of(device: states.DeviceState, names: Mapping[str, str], wiping: Mappi
     found = list(reasons(own))
     with_parent = Target.named(device.kind, device.parent or '', parent=True)
     for reason in withholding.in_order(device.withheld - own.keys()):
-        if reason == vocabulary.CORDONED and with_parent in causes:
+        if reason == vocabulary.CORDONED and reason in causes.get(with_parent, {}):
             cordoned, = reasons({reason: causes[with_parent][reason]})
             found.append(cordoned._replace(parent=device.parent))
+        elif reason == vocabulary.CORDONED and (of_host := of_host_in(causes)):
+            found += of_host
         else:
             found.append(Reason(reason, findings.NO_OPTION if reason == GONE and key in unnamed else ''))
     if device.unborn:
@@ -544,6 +546,12 @@ def _line_of(device: states.DeviceState, names: Mapping[str, str], wiping: Mappi
     return Line(device.kind, device.identifier, status, 1, device.resource_class, names.get(device.provider_uuid),
                 device.provider_uuid, device.parent, device.numa_node, device.instance_uuid, tuple(found),
                 device.details, wiping.get(key))
+
+
+def of_host_in(causes: Mapping[Target, withholding.Causes]) -> tuple[Reason, ...]:
+    """The reasons of the whole host."""
+    return tuple(reason._replace(detail=f'with its host{": " if reason.detail else ""}{reason.detail}')
+                 for target, of_one in causes.items() if target.scope == vocabulary.HOST for reason in reasons(of_one))
 
 
 def _observed(device: InventoryDevice, seen: SeenDevice | None) -> Line:

@@ -81,8 +81,10 @@ class Withheld(NamedTuple):
                   for reason in withholding.in_order(self.causes)]
         if self.parent is not None:
             causes.append(f'its parent {self.parent} is cordoned')
-        left = ', '.join(f'instance {record.instance_uuid} has {record.identifier}, {record.state}'
-                         for record in self.left)
+        left = f'instances keep {len(self.left)} of its devices' if self.left else ''
+        if self.target.scope != vocabulary.HOST:
+            left = ', '.join(f'instance {record.instance_uuid} has {record.identifier}, {record.state}'
+                             for record in self.left)
         return (f'{self.target} is {"withheld: " + ", ".join(causes) if causes else "not withheld"}'
                 + (f'; {left}' if left else '') + (f'; {self.warning}' if self.warning else ''))
 
@@ -145,6 +147,8 @@ def _carry_over(store: Store, earlier: Host, host: Host, rows: Sequence[Withheld
     carried = []
     for target, (causes, _generation) in by_target(rows).items():
         known, generation = there.get(target, ({}, 0))
+        if target.scope == vocabulary.HOST:
+            target = Target.host(host.name)
         carried.append(WithheldRow(host.uuid, *target, withholding.to_json({**causes, **known}), generation + 1,
                                    int(time.time())))
     store.set_withheld(carried, rows)
@@ -505,6 +509,8 @@ class WithheldDevices:
 
     def _warning(self, target: Target) -> str:
         """Warn if an option names a device that is away and no longer cordoned: no manager starts then."""
+        if target.scope != vocabulary.HOST and vocabulary.CORDONED in self.marks.get(Target.host(self._host), {}):
+            return 'the host is cordoned, so no claim gets it: host uncordon ends that'
         if target in self.marks:
             return ''
         for missing in self._missing(target):
@@ -516,7 +522,7 @@ class WithheldDevices:
     def _missing(self, target: Target) -> list[Missing]:
         """The options that name a missing device. For a device that is there, the hypervisor is not asked."""
         now = self._ledger.now
-        if target.scope == vocabulary.PARENT or now.device(DeviceKey(target.kind, target.name)) is not None:
+        if target.scope != vocabulary.DEVICE or now.device(DeviceKey(target.kind, target.name)) is not None:
             return []
         try:
             return [missing for missing in self._driver.get_inventory().missing if Target.of(missing.key) == target]
@@ -715,10 +721,12 @@ class WithheldDevices:
 
     def _check_known(self, target: Target) -> None:
         """:raises BadRequest: this host has no such device or parent, and no option names it."""
+        if target == Target.host(self._host):
+            return
         reason = why_unknown(target, self._ledger.now.parents(), [
             device.key for device in self._ledger.now.states() if device.identifier is not None])
         if reason is not None and not self._missing(target):
-            raise exception.BadRequest(target.scope, f'{target.kind}/{target.name}', reason)
+            raise exception.BadRequest(target.scope, str(target).removeprefix(f'{target.scope} '), reason)
 
     # -- questions ----------------------------------------------------------------------------------------------------
 

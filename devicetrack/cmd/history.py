@@ -251,8 +251,9 @@ def _fields(one: StoredEvent, names: Mapping[str, str], ends: Mapping[str, Mappi
     if event.event in _OF_MOVES:
         more = {**more, **ends.get(event.migration_uuid or '', {})}
     first_ms = more.get('first_ms')
-    device = {'device': records.name(event.kind, event.identifier)} if event.identifier else dict.fromkeys(
-        ('device', 'kind', 'identifier'))
+    device = {'device': records.name(event.kind, event.identifier)} if event.kind else {
+        'device': f'host {event.identifier}' if event.identifier else None, 'kind': None,
+        'identifier': event.identifier or None}
     return {**event._asdict(), 'number': one.number, **device,
             'scope': more.get('scope', 'device' if event.identifier else None),
             'first_at': base.Moment(first_ms / _MS) if isinstance(first_ms, int) else None,

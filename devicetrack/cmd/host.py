@@ -11,13 +11,19 @@ from typing import Any
 from typing import Final
 
 from devicetrack import exception
+from devicetrack import vocabulary
 from devicetrack.claims import host as host_identity
+from devicetrack.claims import repairs
 from devicetrack.claims import report
+from devicetrack.claims import withheld
 from devicetrack.cmd import base
 from devicetrack.cmd import records
 from devicetrack.conf import manager as manager_options
+from devicetrack.engine.withholding import Marks
+from devicetrack.engine.withholding import Target
 from devicetrack.pictures import natural
 from devicetrack.store.api import Host
+from devicetrack.store.api import Store
 from devicetrack.store.api import Tally
 
 FORGOTTEN: Final = 'forgotten'
@@ -55,8 +61,9 @@ class Show(base.ShowOne):
     """Show a host; for this machine also how many devices of each class are free, held or withheld.
 
     "withheld" counts devices that nobody has and nobody gets now; "withheld_entries" is the same as in "host list".
-    "report_only" says why this machine takes no claims, when its store is older than its guests. Exit code 3 in that
-    case, and when a part of this machine could not be read, or an option names a device that it does not have.
+    "report_only" says why this machine takes no claims, when its store is older than its guests, and "cordoned" why an
+    operator keeps its devices from new instances ("host cordon"). Exit code 3 if it is report-only, and when a part of
+    this machine could not be read, or an option names a device that it does not have.
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -91,19 +98,24 @@ class Show(base.ShowOne):
                     self.exit_code = base.ATTENTION
         return {**of_store(host, store.tallies([host.uuid])[host.uuid], machine(self.app)),
                 'classes': base.Shown(classes, [_in_words(one) for one in classes or ()]), 'unknown': unknown,
-                'report_only': report_only}
+                'report_only': report_only, 'cordoned': cordoned_in(withheld.load(store, host.uuid), host.name)}
 
 
 class Forget(base.ShowOne):
     """Forget a host that holds nothing: delete it from the store, with its cordons, requests and history.
 
     Use it for a name that this machine had, and for a machine that is gone. The request is refused while the host has
-    devices in the store, and for this machine's present host while its manager runs. If the manager of another machine
-    runs, it stops its work, and its next start makes the host anew.
+    devices in the store, unless you say that its machine is gone, and for this machine's present host while its manager
+    runs. If the manager of another machine runs, it stops its work, and its next start makes the host anew.
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument('host', metavar='NAME', help='The host.')
+        parser.add_argument('--machine-gone', action='store_true',
+                            help='That machine, which is not this one, is gone for good with all its data: end the '
+                                 'assignments of all its devices, too. Needs --confirm.')
+        parser.add_argument('--confirm', metavar='NAME',
+                            help='The name of the host once more. Without it, --machine-gone only counts its devices.')
 
     def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
         store = self.app.checked_store
@@ -113,8 +125,20 @@ class Forget(base.ShowOne):
                                            'another one: devicetrack-manage host list has the names')
         if host.machine_id == self.app.machine_id and self._may_be_present(host):
             host_identity.check_unmanaged(host.name, self.app.conf[manager_options.GROUP].state_path)
+        if parsed_args.machine_gone:
+            self._end_all(store, host, parsed_args.confirm)
         store.replace_host(host, None)
         return {'outcome': FORGOTTEN, 'host': host.name, 'host_uuid': host.uuid}
+
+    def _end_all(self, store: Store, host: Host, confirm: str | None) -> None:
+        records_there = store.records_of_host(host.uuid)
+        if records_there and confirm != host.name:
+            owners = len({record.instance_uuid for record in records_there})
+            raise base.UsageError(f'host {host.name} has {base.count(len(records_there), "device")} of '
+                                  f'{base.count(owners, "instance")}: to forget them all, confirm with --confirm '
+                                  f'{host.name}')
+        for record in records_there:
+            repairs.forget_of_machine(store, host, self.app.machine_id, record.key, record.instance_uuid)
 
     def _may_be_present(self, host: Host) -> bool:
         """Whether a host of this machine may be the one that its service is now."""
@@ -124,6 +148,12 @@ class Forget(base.ShowOne):
             return True
         except exception.NotThisMachine:
             return False
+
+
+def cordoned_in(marks: Marks, name: str) -> str | None:
+    """Return why a host is cordoned; None if it is not."""
+    cause = marks.get(Target.host(name), {}).get(vocabulary.CORDONED)
+    return None if cause is None else cause.text or 'no reason given'
 
 
 def of_store(host: Host, tally: Tally, machine_id: str | None) -> dict[str, Any]:

@@ -85,6 +85,44 @@ class Uncordon(_Cordoning):
         return self.cordon(parsed_args, operator_requests.UNCORDON, requesting.UNCORDONED)
 
 
+class _HostCordoning(requesting.Requesting):
+    """Base of the commands that cordon a host, or end its cordon."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument('host', metavar='NAME', nargs='?',
+                            help='The host, when this machine is more than one in the store. By default the host that '
+                                 'this machine is.')
+        requesting.add_waiting(parser)
+
+    def cordon(self, parsed_args: argparse.Namespace, verb: str, done: str, **more: Any) -> Mapping[str, Any]:
+        host = self.app.observer(parsed_args.host).host
+        target = Target.host(host.name)
+        outcome = self.ask(host, verb, done, parsed_args, **target._asdict(), **more)
+        return {'outcome': outcome.outcome, 'host': host.name, 'text': outcome.text, 'request_uuid': outcome.request}
+
+
+class HostCordon(_HostCordoning):
+    """Keep all devices of this host from new instances, also those that come later. Instances keep what they have.
+
+    The scheduler sees no free device here any more. The cordon lasts until "host uncordon", even across restarts. Run
+    it on the host itself.
+    """
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments(parser)
+        options.add_reason(parser)
+
+    def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
+        return self.cordon(parsed_args, operator_requests.CORDON, CORDONED, reason=parsed_args.reason)
+
+
+class HostUncordon(_HostCordoning):
+    """End the cordon of this host. Devices and parents that are cordoned by themselves stay cordoned."""
+
+    def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
+        return self.cordon(parsed_args, operator_requests.UNCORDON, requesting.UNCORDONED)
+
+
 class Admit(requesting.Requesting):
     """Make a forgotten or retired device available again. Wipes nothing: without --wipe use it only for a clean device.
 

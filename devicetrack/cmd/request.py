@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import json
 from typing import Any
 
+from devicetrack import vocabulary
 from devicetrack.claims import operator_requests
 from devicetrack.cmd import base
 from devicetrack.cmd import options
@@ -106,6 +107,7 @@ def _in_words(verb: str, arguments: Any) -> str:
     name = rest.pop('name', None) or rest.pop('identifier', None)
     told = []
     if name is not None:
-        told = [f'{"parent " if rest.pop("scope", "") == "parent" else ""}{rest.pop("kind", "")}/{name}']
+        scope, kind = rest.pop('scope', vocabulary.DEVICE), rest.pop('kind', '')
+        told = [('' if scope == vocabulary.DEVICE else f'{scope} ') + (f'{kind}/{name}' if kind else name)]
     told += [f'{key}={value}' for key, value in rest.items() if value not in ('', None, [], False)]
     return f'{verb} {", ".join(told)}'.rstrip()

@@ -408,31 +408,31 @@ def proven(now: Snapshot, keys: Iterable[DeviceKey]) -> Snapshot:
 def stand(now: Snapshot, target: Target, reason: str, why: str = '') -> Snapshot:
     """Withhold a device, or let a parent make no more, until :func:`stand_down`, whether it is there or not.
 
-    Only a cordon of a parent withholds the devices that it has, too.
+    Only a cordon of a parent withholds the devices that it has, too. That of a host withholds all devices.
 
     :param why: why it could not be made ready, for people, if that is the reason
     """
     standing = now.standing.with_reason(target, reason, why)
-    if target.scope == vocabulary.PARENT:
-        return _of_parent(now, target, standing)
+    if target.scope != vocabulary.DEVICE:
+        return _of_several(now, target, standing)
     return withhold(now._replace(standing=standing), DeviceKey(target.kind, target.name), reason)
 
 
 def stand_down(now: Snapshot, target: Target, reason: str, stays: bool = False) -> Snapshot:
-    """End what :func:`stand` began. A device of a cordoned parent stays withheld.
+    """End what :func:`stand` began. A device of a parent or a host that is cordoned stays withheld.
 
     :param stays: a device remains withheld until an audit admits it
     """
     standing = now.standing.without(target, reason)
-    if target.scope == vocabulary.PARENT:
-        return _of_parent(now, target, standing)
+    if target.scope != vocabulary.DEVICE:
+        return _of_several(now, target, standing)
     key = DeviceKey(target.kind, target.name)
     after = admit(now._replace(standing=standing), (key,), reason)
     return withhold(after, key, reason) if stays else after
 
 
-def _of_parent(now: Snapshot, target: Target, standing: Standing) -> Snapshot:
+def _of_several(now: Snapshot, target: Target, standing: Standing) -> Snapshot:
     after = now._replace(standing=standing)
     return after.with_devices({device.key: device._replace(
-        reasons=(device.reasons - {vocabulary.CORDONED} | standing.of(device.key, target.name)) or NO_REASON)
-        for device in after.devices.each() if (device.key.kind, device.place.parent) == (target.kind, target.name)})
+        reasons=(device.reasons - {vocabulary.CORDONED} | standing.of(device.key, device.place.parent)) or NO_REASON)
+        for device in after.devices.each() if target.has(*device.key, device.place.parent)})

@@ -357,7 +357,7 @@ class Snapshot(NamedTuple):
 
     def closed(self, kind: str, parent: str | None) -> frozenset[str]:
         """Why a parent makes no more devices."""
-        return self.standing.parents.get((kind, parent), NO_REASON)
+        return self.standing.closing(kind, parent) if self.standing else NO_REASON
 
     def is_maker_excluded(self, place: Place) -> bool:
         """Whether somebody has what contains the devices that the parent of a pool could make."""

@@ -40,7 +40,7 @@ UNNAMED: Final = 'it may be the device of a row whose kind or identifier is dama
 
 
 class Target(NamedTuple):
-    """A device that is withheld or, by ``scope``, a parent with everything it has and could make."""
+    """A device that is withheld or, by ``scope``, a parent with everything it has and could make, or the whole host."""
 
     kind: str
     scope: str
@@ -54,12 +54,19 @@ class Target(NamedTuple):
     def named(cls, kind: str, name: str, parent: bool) -> Target:
         return cls(kind, vocabulary.PARENT if parent else vocabulary.DEVICE, name)
 
+    @classmethod
+    def host(cls, name: str) -> Target:
+        return cls('', vocabulary.HOST, name)
+
     def __str__(self) -> str:
+        if self.scope == vocabulary.HOST:
+            return f'host {self.name}'
         return f'{"parent " if self.scope == vocabulary.PARENT else ""}{self.kind}/{self.name}'
 
     def has(self, kind: str, identifier: str | None, parent: str | None) -> bool:
-        """Whether a device is this one, or of this parent."""
-        return kind == self.kind and self.name == (parent if self.scope == vocabulary.PARENT else identifier)
+        """Whether a device is this one, or of this parent or host."""
+        return self.scope == vocabulary.HOST or kind == self.kind and self.name == (
+            parent if self.scope == vocabulary.PARENT else identifier)
 
 
 # Reasons by the names that an earlier release stored.
@@ -116,7 +123,7 @@ def from_json(stored: str, scope: str) -> dict[str, Cause]:
                                    int(cause.get('tries', 0)))
                 for reason, cause in json.loads(stored).items()}
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
-        reason = vocabulary.CORDONED if scope == vocabulary.PARENT else vocabulary.IN_DOUBT
+        reason = vocabulary.CORDONED if scope != vocabulary.DEVICE else vocabulary.IN_DOUBT
         return {reason: Cause(0, UNREADABLE, vocabulary.BY_OPERATOR)}
 
 
@@ -127,24 +134,28 @@ _Named = tuple[str, str | None]
 
 
 class Standing(NamedTuple):
-    """The standing reasons of a ledger, by device and by parent. False when there are none.
+    """The standing reasons of a ledger, by device and by parent, and those of the host. False when there are none.
 
-    The devices of a cordoned parent are cordoned. A parent that could make no device makes no more, but the devices
-    that it has are not concerned. ``why`` has the cause of :data:`.vocabulary.NOT_REALIZED`, for people.
+    The devices of a cordoned parent or host are cordoned. A parent that could make no device makes no more, but the
+    devices that it has are not concerned. ``why`` has the cause of :data:`.vocabulary.NOT_REALIZED`, for people.
     """
 
     devices: Mapping[_Named, frozenset[str]] = {}
     parents: Mapping[_Named, frozenset[str]] = {}
     why: Mapping[Target, str] = {}
+    host: frozenset[str] = NO_REASON
 
     def __bool__(self) -> bool:
-        return bool(self.devices or self.parents)
+        return bool(self.devices or self.parents or self.host)
 
     def of(self, key: _Named, parent: str | None) -> frozenset[str]:
         """The reasons that stand for a device."""
         reasons = self.devices.get(key, NO_REASON)
-        return reasons | {vocabulary.CORDONED} if vocabulary.CORDONED in self.parents.get(
-            (key[0], parent), NO_REASON) else reasons
+        return reasons | {vocabulary.CORDONED} if vocabulary.CORDONED in self.closing(key[0], parent) else reasons
+
+    def closing(self, kind: str, parent: str | None) -> frozenset[str]:
+        """The reasons of a parent, and of its host."""
+        return self.parents.get((kind, parent), NO_REASON) | self.host
 
     def with_reason(self, target: Target, reason: str, why: str = '') -> Standing:
         """Return the reasons with one more of a target."""
@@ -158,14 +169,19 @@ class Standing(NamedTuple):
             if reason == vocabulary.NOT_REALIZED else after
 
     def _reasons(self, target: Target) -> frozenset[str]:
+        if target.scope == vocabulary.HOST:
+            return self.host
         of_scope = self.parents if target.scope == vocabulary.PARENT else self.devices
         return of_scope.get((target.kind, target.name), NO_REASON)
 
     def _of(self, target: Target, reasons: frozenset[str]) -> Standing:
-        name = target.kind, target.name
-        scope = 'parents' if target.scope == vocabulary.PARENT else 'devices'
-        others = {other: of_other for other, of_other in getattr(self, scope).items() if other != name}
-        return self._replace(**{scope: {**others, name: reasons} if reasons else others})
+        if target.scope == vocabulary.HOST:
+            return self._replace(host=reasons)
+        name, of_parent = (target.kind, target.name), target.scope == vocabulary.PARENT
+        others = {other: of_other for other, of_other in (self.parents if of_parent else self.devices).items()
+                  if other != name}
+        after = {**others, name: reasons} if reasons else others
+        return self._replace(parents=after) if of_parent else self._replace(devices=after)
 
 
 def after_audit(marks: Marks, withheld: Mapping[DeviceKey, Collection[str]], known: Collection[DeviceKey],
@@ -259,7 +275,7 @@ def events_of(host_uuid: str, before: Marks, after: Marks, at_ms: int, request_i
                 more = {'reason': reason, 'why': cause.text, 'by': by}
                 if proof is not None:
                     more['proof'] = proof
-            if target.scope == vocabulary.PARENT:
+            if target.scope != vocabulary.DEVICE:
                 more['scope'] = target.scope
             found.append(Event(host_uuid, target.kind, target.name, event, at_ms, request_id=request_id,
                                details=events.text(**more)))

@@ -29,7 +29,9 @@ def state(event: Event) -> str:
 
 def subject(event: Event) -> str:
     """Return what an event is about: its device, or for a refused claim what that wanted."""
-    return f'{event.kind}/{event.identifier}' if event.identifier else str(event.more.get('wanted', ''))
+    if event.kind:
+        return f'{event.kind}/{event.identifier}'
+    return str(event.more['wanted']) if 'wanted' in event.more else f'host {event.identifier}'
 
 
 def words(event: Event) -> str:
@@ -39,8 +41,8 @@ def words(event: Event) -> str:
 
 def facts(more: Mapping[str, Any]) -> Iterator[str]:
     """Yield in words what an event has beside its device and its instance: see :attr:`.Event.more`. '' is nothing."""
-    if more.get('scope') == vocabulary.PARENT:
-        yield 'the whole parent'
+    if more.get('scope') in (vocabulary.PARENT, vocabulary.HOST):
+        yield f'the whole {more["scope"]}'
     if more.get('reason'):
         yield f'{more["reason"]}: {more["why"]}' if more.get('why') else str(more['reason'])
     if isinstance(more.get('count'), int) and more['count'] > 1:

@@ -138,6 +138,8 @@ class SchemaTestCase(RepairCommandTestCase):
         self.machine.wiping.clear()
         self.assertTrue(self.ask('recover', '--from-hypervisor', '--dry-run'))
         self.ask('device uncordon', 'mdev/gpu', '--parent')
+        self.ask('host cordon', '--reason', 'firmware')
+        self.ask('host uncordon')
         self.machine.delete_guest(self.instance.uuid)
         self.machine.remove(D0)
         self.ask('device forget', 'vpmem/d0', '--confirm', self.instance.uuid)

@@ -14,9 +14,11 @@ import fixtures as base_fixtures
 from devicetrack import exception
 from devicetrack.cmd import base as cmd_base
 from devicetrack.engine.withholding import UNREAD
+from devicetrack.fleet import inventory
 from devicetrack.objects.values import DeviceKey
 from devicetrack.pictures import natural
 from devicetrack.testing import fake
+from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import FREE
 from devicetrack.testing.fixtures import Instance
 from devicetrack.tests import base
@@ -61,6 +63,80 @@ class BadOptionTestCase(RepairCommandTestCase):
         self.assertIn(self.said, answer.err)
         self.assertLess(len(answer.err), 5000)
         self.assertEqual([], self.host.store.operator_requests())
+
+
+class HostCordonTestCase(RepairCommandTestCase):
+
+    def test_no_claim_gets_a_device_and_instances_keep_theirs(self) -> None:
+        instance = self.host.spawn(pmem=1, vgpu=1)
+        answer = self.run_to(cmd_base.OK, 'host', 'cordon', '--reason', 'new board', '--no-wait')
+        self.assertEqual('requested', answer.data['outcome'])
+        for wanted in ({'pmem': 1}, {'vgpu': 1}):
+            error = self.assertRaises(exception.NoFit, self.host.claim, Instance(), **wanted)
+            self.assertIn('withheld (cordoned)', str(error))
+        self.assertEqual({'active'}, {row.state for row in self.host.records(instance)})
+        shown = self.program.ask('request', 'show', answer.data['request_uuid'])
+        self.assertEqual('host compute-7 is withheld: cordoned (new board); instances keep 2 of its devices',
+                         shown['text'])
+        self.assertIn('cordon host compute-7', self.program.run('request', 'list').out)
+        self.assertEqual('new board', self.program.ask('host', 'show')['cordoned'])
+        self.host.audit()
+        self.assertEqual({fixtures.PMEM: (2, 1), 'VGPU': (2, 1)}, {
+            name: (total, provider.reserved[name]) for provider in self.host.manager.providers()
+            for name, total in provider.totals.items()})
+
+    def test_it_lasts_over_a_restart_and_holds_for_new_devices_until_it_ends(self) -> None:
+        self.host.manager.close()
+        self.assertEqual('cordoned', self.run_to(cmd_base.OK, 'host', 'cordon').data['outcome'])
+        self.host.restart()
+        self.host.machine.add_namespace('d7')
+        self.host.audit()
+        self.assertRaises(exception.NoFit, self.host.claim, Instance(), pmem=1)
+        listed = self.program.ask('device', 'list')
+        self.assertEqual({('withheld', 'cordoned', 'with its host')}, {
+            (line['status'], line['reasons'][0]['reason'], line['reasons'][0]['detail']) for line in listed})
+        self.program.run('explain', '--resource', 'VGPU=1')
+        answer = self.run_to(cmd_base.OK, 'device', 'uncordon', 'vpmem/d0', '--no-wait')
+        self.host.audit()
+        self.assertIn('the host is cordoned', self.program.ask('request', 'show', answer.data['request_uuid'])['text'])
+        self.run_to(cmd_base.OK, 'host', 'uncordon', '--no-wait')
+        self.host.claim(Instance(), pmem=3)
+        self.assertIsNone(self.program.ask('host', 'show')['cordoned'])
+        [cordoned, admitted] = self.program.ask('device', 'history', 'compute-7')
+        self.assertEqual(('withheld', 'admitted', 'host', 'host compute-7'), (
+            cordoned['event'], admitted['event'], cordoned['scope'], cordoned['device']))
+
+    def test_a_device_that_is_cordoned_by_itself_stays_so(self) -> None:
+        self.host.manager.cordon('vpmem', 'd0')
+        self.host.manager.cordon('mdev', 'gpu', parent=True)
+        for verb in ('cordon', 'uncordon'):
+            self.run_to(cmd_base.OK, 'host', verb, '--no-wait')
+            self.host.audit()
+        self.assertEqual(({'d0': CORDONED, 'd1': FREE}, 1), (self.host.states(), self.host.free()))
+
+    def test_a_machine_that_is_gone_is_forgotten_with_its_devices_when_its_name_confirms_it(self) -> None:
+        gone = self.useFixture(fixtures.Host(
+            devices=2, name='compute-8', store=self.host.store.store,
+            configuration=self.useFixture(fixtures.Configuration(machine='b'))))
+        gone.spawn(pmem=2)
+        gone.manager.close()
+        self.assertEqual(cmd_base.ERROR, self.program.run('host', 'forget', 'compute-8').code)
+        answer = self.program.run('host', 'forget', 'compute-8', '--machine-gone')
+        self.assertEqual((cmd_base.USAGE, True), (answer.code, '2 devices of 1 instance: to forget them all, confirm '
+                                                  'with --confirm compute-8' in answer.err))
+        self.run_to(cmd_base.OK, 'host', 'forget', 'compute-8', '--machine-gone', '--confirm', 'compute-8')
+        self.assertEqual(['compute-7'], [host.name for host in self.host.store.hosts()])
+        self.host.spawn(pmem=1)
+        answer = self.program.run('host', 'forget', 'compute-7', '--machine-gone', '--confirm', 'compute-7')
+        self.assertEqual((cmd_base.ERROR, 1), (answer.code, len(self.host.store.records())))
+
+    def test_the_mirror_of_a_fleet_knows_it(self) -> None:
+        self.run_to(cmd_base.OK, 'host', 'cordon', '--no-wait')
+        self.host.audit()
+        running = self.host.manager._running
+        assert running is not None
+        now = inventory.from_text(inventory.to_text(running.ledger.now))
+        self.assertEqual([0, 0], [pool.room for pool in now.pool_states()])
 
 
 class CordonTestCase(RepairCommandTestCase):
