@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import json
 import os
+import pathlib
+import re
+import textwrap
 from typing import Any
 import uuid
 
@@ -14,6 +18,7 @@ from devicetrack.engine import findings
 from devicetrack.objects import event as events
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestConfig
+from devicetrack.objects.values import Holding
 from devicetrack.objects.values import Word
 from devicetrack.testing import libvirt as libvirt_fixtures
 from devicetrack.testing import nvme
@@ -32,6 +37,14 @@ from devicetrack.virt.libvirt.kinds import pci_of_service
 DISK, CARD = '0000:01:00.0', '0000:02:00.0'
 KEY = DeviceKey('pci', DISK)
 OLD = b'of its 1st owner'
+
+
+def comparable(text: str) -> str:
+    """A text without what differs at each run, and without the ends of its lines."""
+    for varies, name in (('[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}', 'UUID'), ('[0-9-]+T[0-9:]+[+]00:00', 'TIME'),
+                         ('[0-9.]+ s', 'TIME'), (r'nvme\d+n1', 'DISK')):
+        text = re.sub(varies, name, text)
+    return ' '.join(text.split())
 
 
 class ServiceCleaningTestCase(base.TestCase):
@@ -55,11 +68,11 @@ class ServiceCleaningTestCase(base.TestCase):
         self.disk = self.controller.namespaces[1]
         self.service = ServiceDevices(DISK)
 
-    def start(self, **cleaning: Any) -> None:
+    def start(self, kinds: Sequence[Any] = (pci.PCI,), **cleaning: Any) -> None:
         self.configuration.set('devicetrack_pci', sysfs_root=self.hardware.root, release_wait_s=0,
                                cleaning=[json.dumps({'policy': 'zero', **cleaning})])
         self.host: Any = self.useFixture(libvirt_hosts.LibvirtHost(
-            self.node.connect, {}, self.temp_dir(), kinds=[pci.PCI], configuration=self.configuration))
+            self.node.connect, {}, self.temp_dir(), kinds=list(kinds), configuration=self.configuration))
         self.service.note_given = lambda keys: self.host.manager.note_given(keys)
         self.look()
 
@@ -248,6 +261,58 @@ class ServiceCleaningTestCase(base.TestCase):
         self.host.running.service_cleaning.wait()
         self.assertEqual((True, [DISK]), (self.is_zero(), self.service.handed_out))
         self.assertRegex(commands.run('device', 'history', f'pci/{DISK}').out, 'wiped')
+
+    def test_the_page_shows_what_a_running_host_shows(self) -> None:
+        spec = json.dumps({'vendor_id': '1b36', 'product_id': '0010', 'one_time_use': 'true'})
+        self.configuration.set('pci', device_spec=[spec])
+        self.configuration.set('devicetrack_nova', pci='clean')
+        self.hardware.add_nvme(CARD, 'S2')
+        self.controllers.add(CARD)
+        self.service = ServiceDevices(DISK, CARD)
+        hardware = self.hardware
+
+        class PCI(pci.PCI):
+            def __init__(self, *arguments: Any) -> None:
+                super().__init__(*arguments)
+                self.host_use = hardware.use
+
+        self.start(kinds=[PCI])
+        vars(self.host.service)['holdings'] = lambda: [
+            Holding('pci', one, self.service.users.get(one), one in self.service.users) for one in (DISK, CARD)]
+        commands = self.useFixture(program.Program(self.configuration))
+        commands.config_file = program.write_configuration(
+            self.configuration.state_path, self.configuration.conf, '[pci]', f'device_spec = {spec}',
+            '[devicetrack_nova]', 'pci = clean', '[devicetrack_pci]', f'sysfs_root = {hardware.root}')
+
+        def load_driver(conf: Any, host: str | None = None) -> LibvirtDriver:
+            return LibvirtDriver(host or 'host', conf, self.configuration.state_path, [PCI], self.node.connect)
+
+        self.useFixture(base_fixtures.MonkeyPatch('devicetrack.virt.loader.load_driver', load_driver))
+        played: list[str] = []
+
+        def play(*arguments: str) -> None:
+            answer = commands.run(*arguments)
+            played.append(f'$ devicetrack-manage {" ".join(arguments)}\n{answer.out}{answer.err}')
+
+        guest = self.boot_guest()
+        self.look()
+        play('device', 'list', '-c', 'device', '-c', 'status', '-c', 'reasons')
+        play('audit')
+        self.delete_guest(guest)
+        mounts = pathlib.Path(self.hardware.proc, 'self', 'mountinfo')
+        before = mounts.read_text()
+        self.hardware.mount(f'{self.hardware.controller_of(DISK)}n1', '/srv')
+        [finding] = self.look()
+        play('audit')
+        played.append(f'Host host: {finding.severity}: {finding}')
+        mounts.write_text(before)
+        self.assertEqual([], self.look())
+        play('device', 'history', f'pci/{DISK}')
+        page = (pathlib.Path(__file__).parents[4] / 'doc/source/nova/pci.rst').read_text(encoding='utf-8')
+        section = page.partition('What a running host shows\n---')[2].partition('\nCleaning\n')[0]
+        shown = [textwrap.dedent(one).strip() for one in re.findall(
+            r'^\.\. code-block:: (?:console|text)\n\n((?:(?: +.*)?\n)+)', section, re.MULTILINE)]
+        self.assertEqual([comparable(one) for one in shown], [comparable(one) for one in played])
 
     def test_only_what_waits_can_be_admitted(self) -> None:
         self.start()
