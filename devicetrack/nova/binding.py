@@ -152,15 +152,20 @@ class Binding:
             with contextlib.suppress(exception.DeviceTrackError):       # as the audit, which logged it
                 self.manager.look_after(pci_cleaning.NovaDevices(tracker, self.pci))
 
-    def note_given(self, instance: Any) -> None:
-        """Note which PCI functions Nova has just claimed for an instance, so that they are cleaned after it.
+    @contextlib.contextmanager
+    def noting_functions(self, instance: Any) -> Iterator[None]:
+        """Note which PCI functions Nova claims for an instance in the block, so that they are cleaned after it.
 
-        An error is left to the audit: it notes those that the instance still has then.
+        Nova may have reserved one in placement before its claim fails. An error of the note is left to the audit: it
+        notes those that the instance still has then.
         """
-        if self.pci is not None and nova.conf.CONF[adapter_options.GROUP].pci == adapter_options.CLEAN:
-            with errors.left_to_the_audit(instance, 'The note of the PCI functions'):
-                if given := pci_cleaning.given_to(instance.uuid, self.pci):
-                    self.manager.note_given(given)
+        try:
+            yield
+        finally:
+            if self.pci is not None and nova.conf.CONF[adapter_options.GROUP].pci == adapter_options.CLEAN:
+                with errors.left_to_the_audit(instance, 'The note of the PCI functions'):
+                    if given := pci_cleaning.given_to(instance.uuid, self.pci):
+                        self.manager.note_given(given)
 
     def reported(self) -> list[Provider]:
         """Return the providers of the host for Nova's report, which is made under Nova's lock, so this reads nothing.

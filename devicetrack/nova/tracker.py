@@ -95,8 +95,8 @@ class ResourceTracker(resource_tracker.ResourceTracker):
         with errors.as_unavailable(instance):
             claim = host.manager.instance_claim(context, Subject(instance), nodename, allocations)
         with claim:
-            made = super().instance_claim(context, instance, nodename, Allocations(allocations, claim), limits)
-            host.note_given(instance)
+            with host.noting_functions(instance):
+                made = super().instance_claim(context, instance, nodename, Allocations(allocations, claim), limits)
             with _undone_by_error(made):
                 if host.narrow(context, claim, instance, made.claimed_numa_topology):
                     instance.resources = resources.of(claim.resources)
@@ -110,8 +110,9 @@ class ResourceTracker(resource_tracker.ResourceTracker):
         with errors.as_unavailable(instance):
             claim = host.manager.resize_claim(context, Subject(instance), nodename, allocations, migration, flavor)
         with claim:
-            made = super().resize_claim(context, instance, flavor, nodename, migration,
-                                        Allocations(allocations, claim), image_meta, limits)
+            with host.noting_functions(instance):
+                made = super().resize_claim(context, instance, flavor, nodename, migration,
+                                            Allocations(allocations, claim), image_meta, limits)
             _complete_move(host, context, instance, claim, made)
         return made
 
@@ -123,8 +124,9 @@ class ResourceTracker(resource_tracker.ResourceTracker):
         with errors.as_unavailable(instance):
             claim = host.manager.rebuild_claim(context, Subject(instance), nodename, allocations, migration)
         with claim:
-            made = super().rebuild_claim(context, instance, nodename, Allocations(allocations, claim), limits,
-                                         image_meta, migration)
+            with host.noting_functions(instance):
+                made = super().rebuild_claim(context, instance, nodename, Allocations(allocations, claim), limits,
+                                             image_meta, migration)
             _complete_move(host, context, instance, claim, made)
         return made
 
@@ -141,8 +143,9 @@ class ResourceTracker(resource_tracker.ResourceTracker):
             claim = claim_for_live_migration(host, context, instance, nodename, migration, allocs,
                                              getattr(allocs, 'source', None))
         with claim:
-            made = super().live_migration_claim(context, instance, nodename, migration, limits,
-                                                Allocations(allocs, claim))
+            with host.noting_functions(instance):
+                made = super().live_migration_claim(context, instance, nodename, migration, limits,
+                                                    Allocations(allocs, claim))
             _complete_move(host, context, instance, claim, made)
         return made
 
@@ -222,7 +225,6 @@ class ResourceTracker(resource_tracker.ResourceTracker):
 
 def _complete_move(host: binding.Binding, context: Any, instance: Any, claim: Claim, made: Any) -> None:
     """Complete Nova's claim of a move: its end is that of the devices' too, and they are near the NUMA nodes."""
-    host.note_given(instance)
     with _undone_by_error(made):
         overrides.become(made, MoveClaim)
         if host.narrow(context, claim, instance, made.claimed_numa_topology):

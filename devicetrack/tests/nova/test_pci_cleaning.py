@@ -17,6 +17,7 @@ import nova.conf
 from nova.pci import devspec
 from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.libvirt import test_pci_in_placement
+import oslo_messaging
 from oslo_utils import uuidutils
 
 import devicetrack
@@ -167,6 +168,23 @@ class CleaningTestCase(test_pci_in_placement.PlacementPCIReportingTests):
             server = self.boot()
         self.audit()
         self.delete(server)
+        self.assertEqual(([], 0, True), (self.audit(), self.reserved(), self.is_zero()))
+
+    def test_a_claim_that_fails_after_its_reservation_counts(self) -> None:
+        tracker = self.tracker.pci_tracker
+        save, times = tracker.save, list[int]()
+
+        def save_later(context: Any) -> None:
+            if not times:
+                times.append(self.reserved())
+                raise oslo_messaging.MessagingTimeout()
+            save(context)
+
+        with mock.patch.object(tracker, 'save', save_later):
+            server = self.boot('ERROR')
+        self.assertEqual([1], times)
+        self._delete_server({'id': server})
+        self.audit()                            # Nova frees it
         self.assertEqual(([], 0, True), (self.audit(), self.reserved(), self.is_zero()))
 
     def test_a_reservation_that_is_lifted_by_hand_is_not_lifted_again(self) -> None:
