@@ -95,13 +95,13 @@ class ObservedTestCase(base.TestCase):
         return found
 
     def test_objects_of_the_option_that_match_nothing_are_a_finding(self) -> None:
-        self.held.clear()
-        self.start({'vendor_id': '144d'})
-        for address, found in (('', ['no object of it matches a function of this host']), ('0000:03:00.0', [])):
+        self.start(NVME, {'vendor_id': '144d'}, {'address': '0000:04:00.0'})
+        for address, product, found in (('', '', 'entry 2, entry 3'), ('0000:03:00.0', '144d:a80a', 'entry 3'),
+                                        ('0000:04:00.0', '8086:10d3', '')):
             if address:
-                self.hardware.add(address, pci_models.E1000E._replace(product='144d:a80a'))
-            self.assertEqual([(findings.NOT_AS_CONFIGURED, 'warning', f'[pci] device_spec: {why}, so there is nothing '
-                               'to observe') for why in found],
+                self.hardware.add(address, pci_models.E1000E._replace(product=product))
+            self.assertEqual([(findings.NOT_AS_CONFIGURED, 'warning', '[pci] device_spec: no function of this host '
+                               f'matches {found}')][:bool(found)],
                              [(one.kind, one.severity, one.detail) for one in self.audit()])
 
     def test_a_cleaner_without_anything_to_clean_is_a_finding(self) -> None:
@@ -110,7 +110,7 @@ class ObservedTestCase(base.TestCase):
             self.configuration.set('devicetrack_nova', pci='clean')
             options = pci_options.read(self.configuration.conf)
             functions = pci_sysfs.Tree(self.hardware.root).functions()
-            self.assertEqual(['no object of it has one_time_use, so nothing is cleaned'][:found],
+            self.assertEqual(['no entry has one_time_use, so nothing is cleaned'][:found],
                              [one for one in [options.nothing_observed(functions)] if one])
 
     def history(self, name: str) -> list[tuple[str, str | None]]:

@@ -54,7 +54,7 @@ class DeviceSpec(NamedTuple):
 
     ``resource_class`` and ``traits`` are in placement's form. Without a class of its own, a function is counted by its
     product. ``managed``: libvirt unbinds the function from its driver on the host, and binds it again afterwards.
-    ``live_migratable`` is None where the spec says nothing.
+    ``live_migratable`` is None where the spec says nothing. ``place`` says which value of the option the object is in.
     """
 
     match: pci_matching.Match
@@ -65,6 +65,7 @@ class DeviceSpec(NamedTuple):
     managed: bool = True
     live_migratable: bool | None = None
     one_time_use: bool = False
+    place: str = ''
 
 
 def resource_class_of(spec: DeviceSpec, function: Function) -> str:
@@ -172,11 +173,13 @@ class PCIOptions(NamedTuple):
         return next((spec for spec in self.observed if spec.match.may_match(function)), None)
 
     def nothing_observed(self, functions: Iterable[Function]) -> str | None:
-        """Say why this library looks at no function of the service, or cleans none; None if it does, or need not."""
-        if self.observed and not any(map(self.observed_spec, functions)):
-            return 'no object of it matches a function of this host, so there is nothing to observe'
+        """Say which specs of the service's functions match nothing, or that nothing is cleaned; None if all is well."""
+        there = [function for function in functions if not function.is_bridge]
+        without = [spec.place for spec in self.observed if not any(map(spec.match.may_match, there))]
+        if without:
+            return f'no function of this host matches {", ".join(without)}'
         if self.observed and self.cleans and not any(spec.one_time_use for spec in self.observed):
-            return 'no object of it has one_time_use, so nothing is cleaned'
+            return 'no entry has one_time_use, so nothing is cleaned'
         return None
 
     def not_a_port(self, function: Function) -> str | None:
@@ -224,7 +227,7 @@ def read(conf: cfg.ConfigOpts) -> PCIOptions:
     if not functions:
         observed = () if conf[nova.GROUP].pci == nova.OFF else tuple(
             DeviceSpec(pci_matching.read(entry), entry.text('physical_network'),
-                       one_time_use=bool(entry.flag('one_time_use')))
+                       one_time_use=bool(entry.flag('one_time_use')), place=entry.place)
             for entry in json_entries.read(SPECS, service.device_spec))
         return PCIOptions(cleaning=cleaning, vfs=vfs, sysfs_root=ours.sysfs_root, observed=observed,
                           cleans=conf[nova.GROUP].pci == nova.CLEAN)
