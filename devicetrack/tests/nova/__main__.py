@@ -16,6 +16,7 @@ import sysconfig
 
 import yaml
 
+from devicetrack.conf import nova
 from devicetrack.tests.nova import comparison
 from devicetrack.tests.nova import results
 from devicetrack.tests.nova import runs
@@ -68,6 +69,11 @@ def main(arguments: list[str]) -> int:
                 bad += _own(threads, modules, what, adapter, with_threads)
             bad += _compare(release, threads, suites.names(release, options.all, options.only), options.processes,
                             options.both or options.all, with_threads)
+            functions = suites.names(release, options.all, options.only, functions=True)
+            if functions and release >= suites.CLEANS_SINCE:
+                # Each of them has just run with clean, and on stock Nova.
+                bad += _compare(release, threads, functions, options.processes, False, functools.partial(
+                    _keep, kept, f'nova{release},{threads},{nova.OBSERVE}'), nova.OBSERVE)
             if not options.no_stock_failures:
                 bad += _failures(release, threads, options.processes, with_threads)
     print(f'Nova {release}: ' + ('all is as it should be' if not bad else f'{bad} problems'))
@@ -81,13 +87,15 @@ def _keep(kept: results.Results, run: str, name: str, status: str, reason: str) 
     kept.add(f'{name}({run})', status, reason)
 
 
-def _compare(release: int, threads: str, names: list[str], processes: int, both: bool, keep: Keep) -> int:
+def _compare(release: int, threads: str, names: list[str], processes: int, both: bool, keep: Keep,
+             pci: str = '') -> int:
     """Run tests with the adapter, and on stock Nova; returns how many problems there are.
 
     :param both: whether to run every test on stock Nova. Without it, only those which do not pass with the adapter, and
         those which are listed as different, since no other outcome can change a verdict
+    :param pci: as for :class:`.runs.Run`
     """
-    adapted = _run(names, True, threads, processes)
+    adapted = _run(names, True, threads, processes, pci)
     listed = {one.test for one in differences() if release in one.releases}
     compared = sorted(name for name, outcome in adapted.items()
                       if both or name in listed or outcome.outcome != runs.PASSED)
@@ -105,10 +113,10 @@ def _compare(release: int, threads: str, names: list[str], processes: int, both:
     return len(found)
 
 
-def _run(names: Sequence[str], adapter: bool, threads: str, processes: int) -> dict[str, Outcome]:
-    ended = runs.Run(names, adapter, threads, processes, _heard).run().outcomes if names else {}
-    print(f'Nova {metadata.version("nova")}, {threads} threads, {"with the adapter" if adapter else "stock"}: '
-          f'{_counted(ended)}')
+def _run(names: Sequence[str], adapter: bool, threads: str, processes: int, pci: str = '') -> dict[str, Outcome]:
+    ended = runs.Run(names, adapter, threads, processes, _heard, pci).run().outcomes if names else {}
+    which = f'with the adapter{pci and f", pci = {pci}"}' if adapter else 'stock'
+    print(f'Nova {metadata.version("nova")}, {threads} threads, {which}: {_counted(ended)}')
     return ended
 
 

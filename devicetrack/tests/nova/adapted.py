@@ -35,18 +35,19 @@ from devicetrack.testing import scratch
 from devicetrack.tests.nova import hypervisor
 from devicetrack.tests.nova import pci as shown_pci
 from devicetrack.tests.nova import pmem
+from devicetrack.tests.nova import suites
 from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import containment
 from devicetrack.virt.libvirt import mdev_sysfs
 from devicetrack.virt.libvirt import vfio_migration
 from devicetrack.virt.libvirt import vgpu_sysfs
-from devicetrack.virt.libvirt.kinds import pci
+from devicetrack.virt.libvirt.kinds import pci as pci_kind
 from devicetrack.virt.libvirt.kinds import vpmem
 
 # Nova's tests have a kernel of 2019, and versions of libvirt and QEMU that can move such guests. So could the kernels
 # that these run on.
 _KERNEL = '6.12.0'
-_HAS_ONE_TIME_USE = int(metadata.version('nova').partition('.')[0]) >= 33
+_CLEANS = int(metadata.version('nova').partition('.')[0]) >= suites.CLEANS_SINCE
 
 # Nova's tests wait some seconds for what services do beside them, and fail then. A busy machine needs longer: each of
 # these waits so many times as long.
@@ -107,10 +108,11 @@ WORLD = World()
 _MANAGERS = {'nova-compute': compute.MANAGER}
 
 
-def begin(adapter: bool) -> None:
+def begin(adapter: bool, pci: str = '') -> None:
     """Prepare this process for Nova's tests, all of which run in it.
 
     :param adapter: whether its services have the adapter
+    :param pci: ``[devicetrack_nova] pci``; by default ``clean``, if Nova has functions for that
     """
     # Devices need the driver's start, which these tests replace for speed. Stock Nova passes with it too.
     integrated_helpers.LibvirtProviderUsageBaseTestCase.STUB_INIT_HOST = False
@@ -124,7 +126,8 @@ def begin(adapter: bool) -> None:
     if adapter:
         as_on_a_host()
         # Nova's results must be the same while somebody looks at its functions, and waits to clean them.
-        cfg.set_defaults(nova_options.OPTIONS, pci=nova_options.CLEAN if _HAS_ONE_TIME_USE else nova_options.OBSERVE)
+        cfg.set_defaults(nova_options.OPTIONS,
+                         pci=pci or (nova_options.CLEAN if _CLEANS else nova_options.OBSERVE))
         sysfs = tempfile.mkdtemp(dir=scratch.directory())
         os.makedirs(os.path.join(sysfs, 'bus/pci/devices'))
         cfg.set_defaults(pci_options.OPTIONS, sysfs_root=sysfs)
@@ -235,11 +238,11 @@ def as_on_a_host() -> None:
         kind._source = pmem.Source(ours, WORLD.pmem)
 
     _put(vpmem.VPMEM, '__init__', with_files)
-    begin_kind = pci.PCI.__init__
+    begin_kind = pci_kind.PCI.__init__
 
-    def with_functions(kind: pci.PCI, conf: Any, ours: connection.Connection) -> None:
+    def with_functions(kind: pci_kind.PCI, conf: Any, ours: connection.Connection) -> None:
         begin_kind(kind, conf, ours)
-        if type(kind) is pci.PCI:
+        if type(kind) is pci_kind.PCI:
             shown_pci.show(kind)
 
-    _put(pci.PCI, '__init__', with_functions)
+    _put(pci_kind.PCI, '__init__', with_functions)

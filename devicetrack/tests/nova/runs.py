@@ -53,12 +53,13 @@ class Run:
     :param threads: :data:`EVENTLET` or :data:`NATIVE`
     :param names: modules, classes or tests
     :param heard: is told of each test that does not pass, as soon as that is known
+    :param pci: ``[devicetrack_nova] pci`` of the adapter; by default ``clean``, if the release can do that
     """
 
     def __init__(self, names: Sequence[str], adapter: bool, threads: str, processes: int = 2,
-                 heard: Callable[[str, str], None] = lambda _name, _outcome: None) -> None:
+                 heard: Callable[[str, str], None] = lambda _name, _outcome: None, pci: str = '') -> None:
         self._names, self._adapter, self._threads, self._processes = names, adapter, threads, processes
-        self._heard = heard
+        self._heard, self._pci = heard, pci
         self.listed: list[str] = []
         self.outcomes: dict[str, Outcome] = {}
         self.seconds = 0.0
@@ -108,7 +109,7 @@ class Run:
             command = [sys.executable, '-W', 'ignore', '-c', _START, '--out', str(theirs),
                        '--shard', str(shard), '--shards', str(self._processes)]
             if self._adapter:
-                command.append('--adapter')
+                command += ['--adapter', '--pci', self._pci]
             if done:
                 again = pathlib.Path(directory, 'done')
                 again.write_text('\n'.join(done))

@@ -16,12 +16,14 @@ class Suite(NamedTuple):
     :param reason: what it shows of the adapter
     :param fast: whether it runs without ``--all``
     :param since: the first release that has it
+    :param functions: whether it is about PCI functions: then it runs with each value of ``[devicetrack_nova] pci``
     """
 
     name: str
     reason: str
     fast: bool = False
     since: int = 31
+    functions: bool = False
 
 
 SUITES: Final = (
@@ -38,8 +40,10 @@ SUITES: Final = (
     Suite('functional.libvirt.test_live_migration', 'checks, failures and aborts of live migrations'),
     Suite('functional.libvirt.test_numa_live_migration', 'the one live migration that the tracker claims for'),
     Suite('functional.libvirt.test_numa_servers', 'claims that are narrowed by what Nova chose'),
-    Suite('functional.libvirt.test_pci_in_placement', "Nova's PCI devices with the adapter beside their tracker"),
-    Suite('functional.libvirt.test_pci_sriov_servers', 'the same through every operation, shelving and moves too'),
+    Suite('functional.libvirt.test_pci_in_placement', "Nova's PCI devices with the adapter beside their tracker",
+          functions=True),
+    Suite('functional.libvirt.test_pci_sriov_servers', 'the same through every operation, shelving and moves too',
+          functions=True),
     Suite('functional.libvirt.test_report_cpu_traits', 'traits that Nova puts into the tree that we add to'),
     Suite('functional.libvirt.test_shared_resource_provider', 'a tree with a provider of another host'),
     Suite('functional.libvirt.test_power_manage', 'starts and stops of guests'),
@@ -82,10 +86,15 @@ SUITES: Final = (
 THREADS: Final = {31: (runs.EVENTLET,), 33: (runs.EVENTLET,), 34: (runs.NATIVE, runs.EVENTLET)}
 
 
-def names(release: int, everything: bool, only: Sequence[str] = ()) -> list[str]:
+# The first release that knows one_time_use, which [devicetrack_nova] pci = clean needs.
+CLEANS_SINCE: Final = 33
+
+
+def names(release: int, everything: bool, only: Sequence[str] = (), functions: bool = False) -> list[str]:
     """The full names of what runs.
 
     :param only: parts of names; others do not run
+    :param functions: only what is about PCI functions
     """
-    return [f'nova.tests.{suite.name}' for suite in SUITES if suite.since <= release
+    return [f'nova.tests.{suite.name}' for suite in SUITES if suite.since <= release and functions <= suite.functions
             and (any(part in suite.name for part in only) if only else everything or suite.fast)]

@@ -90,6 +90,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument('--shard', type=int, default=0)
     parser.add_argument('--shards', type=int, default=1)
     parser.add_argument('--adapter', action='store_true')
+    parser.add_argument('--pci', default='')
     parser.add_argument('--not-again', default='', help='a file with the names of tests that have run already')
     parser.add_argument('names', nargs='+')
     options = parser.parse_args(arguments)
@@ -101,7 +102,7 @@ def main(arguments: list[str]) -> None:
         with open(options.not_again) as file:
             done.update(file.read().split())
     from devicetrack.tests.nova import adapted
-    adapted.begin(options.adapter)
+    adapted.begin(options.adapter, options.pci)
     for test in tests:
         if test.id() not in done:
             test.run(told)
