@@ -6,7 +6,6 @@ import argparse
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
-import datetime
 from typing import Any
 from typing import Final
 
@@ -30,16 +29,6 @@ _MORE: Final = {'from_host': 'from', 'to_host': 'to', **{name: name for name in 
 _OF_MOVES: Final = (events.MOVED, events.LEAVING, events.STAYED)
 
 
-def moment(text: str) -> int:
-    """Parse a time in ISO 8601 into milliseconds since 1970. A time without a zone is local."""
-    try:
-        found = datetime.datetime.fromisoformat(text)
-        return int(found.astimezone().timestamp() * _MS)
-    except (ValueError, OverflowError, OSError):
-        raise argparse.ArgumentTypeError(
-            f'{text!r} is not a time like 2026-11-20, 2026-11-20T14:30 or 2026-11-20T14:30:00Z') from None
-
-
 class History(base.Blocks):
     """Base of the commands."""
 
@@ -53,11 +42,8 @@ class History(base.Blocks):
     prose = ('why',)
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument('--since', metavar='TIME', type=moment,
-                            help='Only events at this time or later, for example 2026-11-20 or 2026-11-20T14:30. A '
-                                 'time without a zone is local. If an instance has a device at this time, its last '
-                                 'event before it comes first, and is marked.')
-        parser.add_argument('--until', metavar='TIME', type=moment, help='Only events before this time.')
+        options.add_period(parser, 'events', ' If an instance has a device at this time, its last event before it '
+                                             'comes first, and is marked.')
 
     def source(self) -> Any:
         """Return what has the events: a store, or the mirror of a fleet."""
@@ -95,8 +81,7 @@ class History(base.Blocks):
         return f'parent {row["parent"]}' if row['parent'] != '' else ''
 
     def nothing(self, parsed_args: argparse.Namespace) -> str:
-        between = ' in that time' if parsed_args.since is not None or parsed_args.until is not None else ''
-        return f'there is no event of {self.what(parsed_args)}{between}'
+        return f'there is no event of {self.what(parsed_args)}{options.within(parsed_args)}'
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
         since_ms, until_ms = parsed_args.since, parsed_args.until

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import datetime
 import math
+import re
 from typing import Final
 from typing import NamedTuple
 import uuid
@@ -13,6 +15,12 @@ from devicetrack import exception
 from devicetrack.claims import arguments
 
 _LONGEST_S: Final = 10 ** 9
+_MS: Final = 1000
+
+_NEGATIVE: Final = re.compile(r'-[0-9]')
+_UNITS: Final = {'s': 'seconds', 'm': 'minutes', 'h': 'hours', 'd': 'days', 'w': 'weeks'}
+_AGO: Final = re.compile(f'-?(?P<amount>[0-9]{{1,9}})(?P<unit>[{"".join(_UNITS)}])')
+_DAYS: Final = {'today': 0, 'yesterday': 1}
 
 # The device kind whose identifiers are UUIDs. Other kinds choose any names, even ones that look like a UUID.
 _MDEV: Final = 'mdev'
@@ -37,6 +45,50 @@ def add_reason(parser: argparse.ArgumentParser, default: str = '') -> None:
     """
     parser.add_argument('--reason', type=reason, default='', metavar='TEXT',
                         help='The reason, which lists and errors show: one line of at most 255 characters.' + default)
+
+
+def add_period(parser: argparse.ArgumentParser, things: str, more: str = '') -> None:
+    """``--since`` and ``--until``, in milliseconds since 1970, or None.
+
+    :param more: what else ``--since`` does
+    """
+    # argparse takes -1h for an option.
+    parser._negative_number_matcher = _NEGATIVE
+    parser.add_argument('--since', metavar='TIME', type=moment,
+                        help=f'Only {things} at this time or later: 2026-11-20, 2026-11-20T14:30, yesterday, or 7d, '
+                             f'12h or 30m ago. A time without a zone is local.{more}')
+    parser.add_argument('--until', metavar='TIME', type=moment, help=f'Only {things} before this time.')
+
+
+def is_within(parsed_args: argparse.Namespace, at_s: float) -> bool:
+    """Whether a time in seconds since 1970 is in the period of :func:`add_period`."""
+    return ((parsed_args.since is None or at_s * _MS >= parsed_args.since)
+            and (parsed_args.until is None or at_s * _MS < parsed_args.until))
+
+
+def within(parsed_args: argparse.Namespace) -> str:
+    """Return the period in words."""
+    return '' if parsed_args.since is None and parsed_args.until is None else ' in that time'
+
+
+def moment(text: str) -> int:
+    """Parse a time into milliseconds since 1970: in ISO 8601, a day in words, or how long ago it was.
+
+    A time without a zone is local.
+    """
+    now = datetime.datetime.now().astimezone()
+    try:
+        if (ago := _AGO.fullmatch(text)) is not None:
+            found = now - datetime.timedelta(**{_UNITS[ago['unit']]: int(ago['amount'])})
+        elif text in _DAYS:
+            found = datetime.datetime.combine(now.date() - datetime.timedelta(days=_DAYS[text]), datetime.time())
+        else:
+            found = now if text == 'now' else datetime.datetime.fromisoformat(text)
+        return int(found.astimezone().timestamp() * _MS)
+    except (ValueError, OverflowError, OSError):
+        raise argparse.ArgumentTypeError(
+            f'{text!r} is not a time like 2026-11-20, 2026-11-20T14:30, 2026-11-20T14:30:00Z, yesterday, 7d or 1h'
+        ) from None
 
 
 def seconds(text: str) -> float:

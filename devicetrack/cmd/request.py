@@ -30,9 +30,10 @@ class List(base.Blocks):
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument('--host', metavar='NAME', help='Only requests for this host.')
         parser.add_argument('--waiting', action='store_true', help='Only requests without an answer.')
+        options.add_period(parser, 'requests')
 
     def nothing(self, parsed_args: argparse.Namespace) -> str:
-        return 'no request waits' if parsed_args.waiting else 'there is no request'
+        return ('no request waits' if parsed_args.waiting else 'there is no request') + options.within(parsed_args)
 
     def head(self, row: Mapping[str, Any]) -> tuple[str, str]:
         return row['outcome'], f'request {row["request_uuid"]}'
@@ -50,7 +51,8 @@ class List(base.Blocks):
         else:
             found = store.operator_requests_of_host(records.host_of(store, parsed_args.host).uuid, parsed_args.waiting)
         for request in found:
-            yield fields(request, hosts)
+            if options.is_within(parsed_args, request.created_at):
+                yield fields(request, hosts)
 
 
 class Show(base.ShowOne):

@@ -337,7 +337,7 @@ class NothingTestCase(HistoryCommandTestCase):
         return answer.err
 
     def test_times_that_are_none(self) -> None:
-        for arguments in (('--since', 'yesterday'), ('--since', '2026-13-01'), ('--until', ''),
+        for arguments in (('--since', 'tomorrow'), ('--since', '2026-13-01'), ('--until', ''),
                           ('--since', '2026-11-02', '--until', '2026-11-01')):
             answer = self.program.run('device', 'history', 'd0', *arguments)
             self.assertEqual(cmd_base.USAGE, answer.code)
