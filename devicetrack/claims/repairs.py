@@ -524,7 +524,7 @@ class Repairs:
             if (closed := self._gate.why_not_end) is not None:
                 refuse(closed)
             if record.state != vocabulary.RELEASING:
-                refuse(f'it is {record.state}: release its instance first')
+                refuse(f'it is {record.state}: {_to_release(record)}')
             if (progress := self._driver.wiping([key]).get(key)) is not None:
                 refuse(f'it is being wiped: {progress}')
             for _look in range(2):
@@ -572,6 +572,15 @@ def _end(record: Record, records: Iterable[Record]) -> Changes:
 def _is_newer(record: Record, claims: frozenset[str] | None) -> bool:
     """Whether a device belongs to another claim than those that an operator saw; with None every claim was seen."""
     return claims is not None and record.claim_id not in claims
+
+
+def _to_release(record: Record) -> str:
+    """Say how an assignment ends that is neither forgotten nor retired now."""
+    if record.state == vocabulary.RELEASING:
+        return ('the manager wipes it and gives it back; if it cannot, run devicetrack-manage device retire '
+                f'{record.key} --confirm {record.instance_uuid}')
+    return ('delete its instance in the compute service, which wipes it; if the service does not know it, run '
+            f'devicetrack-manage instance release {record.instance_uuid}')
 
 
 def _leaves_nothing(record: Record) -> bool:
@@ -641,9 +650,9 @@ def _refuse(views: Views, guests: Iterable[GuestRecord], record: Record) -> None
     if key.kind not in inventory.known_kinds:
         refuse(f'this host does not read devices of kind {key.kind}: see its options')
     if any(device.key == key for device in inventory.devices):
-        refuse('the host has it, or another device of its name: release its instance, which wipes it')
+        refuse(f'the host has it, or another device of its name: {_to_release(record)}')
     if views.is_to_be_made(record) and (record.kind, record.parent) in views.parents:
-        refuse(f'it is yet to be made for its instance, and its parent {record.parent} is there: release its instance')
+        refuse(f'it is yet to be made for its instance, and its parent {record.parent} is there: {_to_release(record)}')
     recording = {guest.instance_uuid for guest in guests
                  if any((device.kind, device.identifier) == key and not device.beside for device in guest.devices)}
     for use in usage.uses:
@@ -661,5 +670,4 @@ def _refuse_present(driver: VirtDriver, record: Record) -> None:
     except exception.DeviceGone:
         return
     raise exception.RowStays(f'device {record.key}', 'forgotten', 'the host has it, though no option names it: name it '
-                                                                  'in the option again and release its instance, which '
-                                                                  'wipes it')
+                             f'in the option again. After that, {_to_release(record)}')

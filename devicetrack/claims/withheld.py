@@ -11,6 +11,7 @@ from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
+import difflib
 import time
 from typing import Final
 from typing import NamedTuple
@@ -170,10 +171,22 @@ def why_unknown(target: Target, parents: Collection[tuple[str, str]],
     if target.scope == vocabulary.DEVICE and (target.kind, target.name) in parents:
         return 'it is a parent of devices: add --parent'
     names = sorted(str(name) for kind, name in known if kind == target.kind)
+    near = close_to(target.name, names, f'{target.kind}/') if names else close_to(
+        f'{target.kind}/{target.name}', (f'{kind}/{name}' for kind, name in known))
+    if near:
+        return f'this host has no such {target.scope}; close to it: {near}'
     if names:
         return f'this host has no such {target.scope}; it has these {target.scope}s of this kind: {in_short(names)}'
     kinds = in_short(sorted({kind for kind, _name in known}))
     return f'this host has no {target.scope} of this kind; it has {target.scope}s of these kinds: {kinds}'
+
+
+def close_to(name: str, known: Iterable[str], prefix: str = '') -> str:
+    """Return the known names that a person may have meant, the nearest first; '' if there are none.
+
+    :param prefix: what goes in front of each name in the answer
+    """
+    return ', '.join(prefix + near for near in difflib.get_close_matches(name, known))
 
 
 def left_at(target: Target, records: Iterable[Record]) -> tuple[Record, ...]:

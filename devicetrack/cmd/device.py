@@ -12,6 +12,7 @@ from typing import Final
 
 from devicetrack import exception
 from devicetrack.claims import report
+from devicetrack.claims import withheld
 from devicetrack.cmd import base
 from devicetrack.cmd import options
 from devicetrack.cmd import records
@@ -130,7 +131,7 @@ class Show(base.ShowOne):
         store, name = self.app.checked_store, parsed_args.device
         hosts = records.names_of_hosts(store)
         found = records.find(store, parsed_args.host, device=name)
-        here, lines, unknown, parents = self._ask_host(parsed_args, name)
+        here, lines, unknown, parents, known = self._ask_host(parsed_args, name)
         candidates: dict[tuple[str | None, str, str], tuple[Record | None, report.Line | None]] = {
             (hosts.get(one.host_uuid), one.kind, one.identifier): (one, None) for one in found}
         for listed in lines:
@@ -144,7 +145,9 @@ class Show(base.ShowOne):
             raise exception.UnknownToStore(
                 'device', str(name), parsed_args.host,
                 f'no instance has it, and this host could not be asked: {unknown}' if unknown is not None else
-                'this host does not have it, and no instance has it; see devicetrack-manage device list')
+                'this host does not have it, and no instance has it; '
+                + (f'close to it: {near}' if (near := withheld.close_to(str(name), known)) else
+                   'see devicetrack-manage device list'))
         if len(candidates) > 1:
             where = ', '.join(f'{kind}/{identifier} on {host}' for host, kind, identifier in candidates)
             raise base.UsageError(f'{name} may be {where}: say which by KIND/ and --host')
@@ -156,20 +159,25 @@ class Show(base.ShowOne):
             'proof': None if line is None else self.app.observer(parsed_args.host).proof_of(line)}
 
     def _ask_host(self, parsed_args: argparse.Namespace,
-                  name: options.DeviceName) -> tuple[str | None, list[report.Line], str | None, set[str]]:
-        """Return this host's name, its lines for devices of this name, why they are unknown, and its parents."""
+                  name: options.DeviceName) -> tuple[str | None, list[report.Line], str | None, set[str], set[str]]:
+        """Return the name of this host, its lines for this device, why they are unknown, its parents, and all names.
+
+        The names have kinds if ``name`` has one.
+        """
         try:
             observer = self.app.observer(parsed_args.host)
         except (exception.UnknownHost, exception.NotThisMachine, exception.AmbiguousHost) as error:
-            return None, [], str(error), set()
+            return None, [], str(error), set(), set()
         try:
             lines = observer.inventory()
         except (exception.DriverError, exception.InvalidConfiguration) as error:
-            return observer.host.name, [], str(error), set()
+            return observer.host.name, [], str(error), set(), set()
         found = [line for line in lines if line.identifier == name.identifier and name.kind in (None, line.kind)]
         unread = [f'{line.kind}: {line.reason}' for line in lines if line.status == report.UNKNOWN]
         return (observer.host.name, found, '; '.join(unread) if unread and not found else None,
-                {line.parent for line in lines if line.parent and name.kind in (None, line.kind)})
+                {line.parent for line in lines if line.parent and name.kind in (None, line.kind)},
+                {records.name(line.kind, line.identifier) if name.kind else line.identifier
+                 for line in lines if line.identifier is not None})
 
 
 def _both(host: str | None, kind: str, identifier: str, record: Record | None, line: report.Line | None,

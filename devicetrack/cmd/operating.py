@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import os
 import pwd
 from typing import Any
+from typing import NoReturn
 
 from devicetrack import exception
 from devicetrack import vocabulary
@@ -186,6 +187,12 @@ class _Ending(requesting.Requesting):
                             help=f'The UUID of {self.whose}, as a confirmation of the device. Without it the command '
                                  'only shows the assignment.')
 
+    def refuse(self, host: Host, key: DeviceKey, machine_gone: bool = False) -> NoReturn:
+        """:raises NotAssigned, RequestRefused: nobody has the device, or this host does not have it"""
+        if not machine_gone:
+            self.check(lambda: self.app.observer(host.name).check_known(Target.of(key)))
+        raise exception.NotAssigned(str(key), host.name)
+
     def record_of(self, host: Host, parsed_args: argparse.Namespace) -> Record | None:
         """Return the row of the device, which the command line confirms; None if it has none."""
         found: list[Record] = self.app.checked_store.records_of_devices(host.uuid, [self.key(parsed_args.device)])
@@ -195,6 +202,20 @@ class _Ending(requesting.Requesting):
                                       f'{one.instance_uuid}: to {self.verb} it, confirm with --confirm '
                                       f'{one.instance_uuid}')
         return found[0] if found else None
+
+
+class Wipe(Admit):
+    """Wipe a forgotten, retired or unproven device, whatever is on it, and make it available again. Its data are lost.
+
+    The same as "device admit --wipe". The manager wipes the device in the background. The device becomes available when
+    the wipe is proven. The request is refused while the host does not have the device, an instance has it, a domain
+    names it, or one of these is unknown, and while the host is report-only.
+    """
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super(Admit, self).add_arguments(parser)
+        _add_device(parser)
+        parser.set_defaults(wipe=True, clean_by_my_word=None)
 
 
 class Retire(_Ending):
@@ -228,7 +249,7 @@ class Retire(_Ending):
         target = Target.of(key)
         causes = withheld.load(self.app.checked_store, host.uuid).get(target, {})
         if vocabulary.RETIRED not in causes:
-            raise exception.NotAssigned(str(key), host.name)
+            self.refuse(host, key)
         return requesting.RequestOutcome(requesting.RETIRED_ALREADY, str(withheld.Withheld(target, causes, ())), None)
 
 
@@ -256,7 +277,7 @@ class Forget(_Ending):
             else self.app.observer(parsed_args.host).host
         record = self.record_of(host, parsed_args)
         if record is None:
-            raise exception.NotAssigned(str(key), host.name)
+            self.refuse(host, key, parsed_args.machine_gone)
         outcome = requesting.RequestOutcome(FORGOTTEN, None, None)
         if parsed_args.machine_gone:
             repairs.forget_of_machine(store, host, self.app.machine_id, key, parsed_args.confirm)

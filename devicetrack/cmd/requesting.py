@@ -68,15 +68,15 @@ class Requesting(base.ShowOne):
 
         :param done: the name of the outcome when it is done
         :param devices: the devices that may be wiped for it
-        :param check: raises BadRequest for a device that the host does not have. It is called only if nobody waits for
-            the answer, because then nobody would notice a wrong name
+        :param check: raises BadRequest for a device that the host does not have. A wrong name leaves no request, so
+            nobody waits for an audit to learn of it
         :raises Refused: the request cannot be carried out, and no manager was asked
         :raises HostInUse: another command works on the host; nothing was done, and no request was left
         """
         running = start_unless_managed(self.app, host.name)
         if running is None:
-            if check is not None and parsed_args.no_wait:
-                self._check(check)
+            if check is not None:
+                self.check(check)
             made = operator_requests.make(host.uuid, verb, **arguments)
             request = leave(self, self.app.checked_store, made, parsed_args, self.app.parts(host.name).state_path)
             answer = operator_requests.answer_of(request)
@@ -92,7 +92,7 @@ class Requesting(base.ShowOne):
             self.exit_code = base.ERROR
         return outcome
 
-    def _check(self, check: Callable[[], None]) -> None:
+    def check(self, check: Callable[[], None]) -> None:
         try:
             check()
         except exception.BadRequest as error:

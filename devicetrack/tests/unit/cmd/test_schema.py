@@ -157,6 +157,8 @@ class SchemaTestCase(RepairCommandTestCase):
         self.assertRaises(exception.UnclaimFailed, self.host.manager.release, None, leaving)
         self.host.manager.close()
         self.ask('device retire', f'vpmem/{row.identifier}', '--confirm', leaving.uuid)
+        self.machine.clear()
+        self.ask('device wipe', f'vpmem/{row.identifier}')
         self.host.store.add_host(self.host.store.hosts()[0]._replace(uuid='7c9e6f2e-3a58-4a0e-8a53-0b8a3f8f0001',
                                                                      name='of-yesterday'))
         self.ask('host forget', 'of-yesterday')

@@ -1,0 +1,75 @@
+"""What operators are told about a name that they mistyped, and commands that they are told to run."""
+
+from __future__ import annotations
+
+import re
+
+from devicetrack import exception
+from devicetrack.testing.fixtures import FREE
+from devicetrack.tests.unit.cmd.test_repair import ANOTHER
+from devicetrack.tests.unit.cmd.test_repair import RepairCommandTestCase
+
+
+class TypoTestCase(RepairCommandTestCase):
+
+    def test_it_is_refused_at_once_with_the_nearest_names_and_leaves_no_request(self) -> None:
+        for arguments, near in ((('device', 'cordon', 'vpmem/d00'), 'vpmem/d0'),
+                                (('device', 'cordon', 'vpmen/d1'), 'vpmem/d1'),
+                                (('device', 'uncordon', 'mdev/gpuu', '--parent'), 'mdev/gpu'),
+                                (('device', 'admit', 'vpmem/d11'), 'vpmem/d1'),
+                                (('device', 'wipe', 'vpmem/d11'), 'vpmem/d1'),
+                                (('device', 'retire', 'vpmem/d00', '--confirm', ANOTHER), 'vpmem/d0'),
+                                (('device', 'forget', 'vpmem/d00', '--confirm', ANOTHER), 'vpmem/d0'),
+                                (('device', 'show', 'vpmem/d00'), 'vpmem/d0'), (('device', 'show', 'd00'), 'd0')):
+            answer = self.program.run(*arguments)
+            self.assertEqual((1, ''), (answer.code, answer.out))
+            self.assertRegex(answer.err, f'close to it: {near}\\b')
+        self.assertEqual([], self.waiting())
+
+    def test_a_name_like_no_other_gets_those_of_the_host(self) -> None:
+        self.assertIn('it has these devices of this kind: d0, d1', self.program.run('device', 'cordon', 'vpmem/x').err)
+
+
+class AdviceTestCase(RepairCommandTestCase):
+    """No command advises what another one refuses."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.instance = self.host.spawn(pmem=1)
+        self.machine.delete_guest(self.instance.uuid)
+
+    def follow(self, *arguments: str) -> None:
+        """Run a command that is refused, and the one that it advises."""
+        answer = self.program.run(*arguments)
+        self.assertEqual(1, answer.code, answer.err)
+        [advised] = re.findall(r'run devicetrack-manage (.+?)$', answer.err, re.MULTILINE)
+        more = ('--yes',) if advised.startswith('instance release') else ()
+        self.run_to(0, *advised.split(), *more)
+
+    def test_forget_of_a_device_that_cannot_be_wiped(self) -> None:
+        self.machine.before('wipe', exception.UnclaimFailed('vpmem', 'd0', 'a bad block'), times=3)
+        self.assertRaises(exception.UnclaimFailed, self.host.manager.release, None, self.instance)
+        self.host.manager.close()
+        self.follow('device', 'forget', 'vpmem/d0', '--confirm', self.instance.uuid)
+        self.assertEqual([], self.host.records())
+
+    def test_forget_and_retire_of_a_device_whose_instance_the_service_has_lost(self) -> None:
+        self.host.manager.close()
+        for verb in ('forget', 'retire'):
+            answer = self.program.run('device', verb, 'vpmem/d0', '--confirm', self.instance.uuid)
+            self.assertIn('delete its instance in the compute service', answer.err)
+        self.follow('device', 'retire', 'vpmem/d0', '--confirm', self.instance.uuid)
+        self.assertEqual([], self.host.records())
+
+
+class WipeTestCase(RepairCommandTestCase):
+
+    def test_it_has_a_name_of_its_own(self) -> None:
+        [d1] = [key for key in self.machine.devices if key.identifier == 'd1']
+        self.machine.write(d1, b'secret')
+        self.machine.unproven.add(d1)
+        self.host.manager.close()
+        self.assertEqual('admitted', self.run_to(0, 'device', 'wipe', 'vpmem/d1').data['outcome'])
+        self.assertNotEqual(b'secret', self.machine.read(d1)[:6])
+        self.host.restart()
+        self.assertEqual({'d0': FREE, 'd1': FREE}, self.host.states())
