@@ -27,6 +27,7 @@ from devicetrack.conf import manager as manager_options
 from devicetrack.fleet import inventory
 from devicetrack.fleet import models
 from devicetrack.fleet import push
+from devicetrack.pictures import moments
 from devicetrack.store.api import Host
 from devicetrack.store.api import Store
 
@@ -139,7 +140,7 @@ class HostList(base.Lister):
                       else counted.get(status, 0) for status in (
                           report.FREE, report.CREATABLE, report.HELD, report.WITHHELD)},
                    'critical': one.critical, 'report_only': one.report_only, 'release': one.release,
-                   'host_uuid': one.uuid, **fields, 'age_s': base.Shown(one.age_s, mirrored.age(one.age_s))}
+                   'host_uuid': one.uuid, **fields, 'age_s': base.Shown(one.age_s, moments.age(one.age_s))}
 
     def produce_output(self, *args: Any) -> int:
         code = super().produce_output(*args)

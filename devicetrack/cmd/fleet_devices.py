@@ -75,11 +75,10 @@ def _fields(one: Mirrored, formatter: str) -> dict[str, Any]:
     if formatter in base.STRUCTURED:
         return fields
     known = device.line_fields(_line(line), picture.name)
-    reasons = known['reasons'].text
+    why = known['reasons'].text
     if picture.is_silent:
-        reasons = f'{line["status"]} when it was last read, {moments.local(picture.read_at)}' + (
-            f': {reasons}' if reasons else '')
-    return {**fields, **{name: known[name] for name in ('device', 'since', 'wipe')}, 'reasons': reasons}
+        why = f'{line["status"]} when it was last read, {moments.local(picture.read_at)}' + (f': {why}' if why else '')
+    return {**fields, **{name: known[name] for name in ('device', 'since', 'wipe')}, 'reasons': why}
 
 
 def _line(line: Mapping[str, Any]) -> report.Line:
@@ -88,9 +87,13 @@ def _line(line: Mapping[str, Any]) -> report.Line:
     return report.Line(
         line['kind'], line['identifier'], line['status'], line['amount'], line['resource_class'], line['provider'],
         line['provider_uuid'], line['parent'], line['numa_node'], line['instance_uuid'],
-        tuple(report.Reason(one['reason'], one['detail'] or '', moments.seconds(one['since']), one['by'],
-                            one['parent']) for one in line['reasons']), '',
-        None if wipe is None else _wipe(wipe))
+        reasons(line), '', None if wipe is None else _wipe(wipe))
+
+
+def reasons(line: Mapping[str, Any]) -> tuple[report.Reason, ...]:
+    """Return the reasons of a line from what "device list -f json" prints of it."""
+    return tuple(report.Reason(one['reason'], one['detail'] or '', moments.seconds(one['since']), one['by'],
+                               one['parent']) for one in line['reasons'])
 
 
 def _wipe(wipe: Mapping[str, Any]) -> WipeProgress:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 import os
 
 from devicetrack.claims import report
 from devicetrack.claims import withheld
 from devicetrack.cmd import base
+from devicetrack.cmd import fleet_map
 from devicetrack.cmd import host as host_commands
 from devicetrack.cmd import page_file
 from devicetrack.cmd import records as records_commands
 from devicetrack.cmd import screen
 from devicetrack.objects.event import Event
+from devicetrack.pictures import fleet as together
 from devicetrack.pictures import host as pictures
 from devicetrack.pictures import natural
 from devicetrack.pictures import pages
@@ -22,8 +25,8 @@ from devicetrack.store.api import Store
 
 # Wider lines would be harder to follow than wrapped ones.
 _WIDEST = 160
-# How many events fit on a page that a person reads; "device history" and "instance history" show all.
-_EVENTS = 40
+# The picture is made of so many events. It shows the last of the host and of each device.
+_EVENTS = 2000
 
 
 class Map(base.Command):
@@ -31,10 +34,12 @@ class Map(base.Command):
 
     Reads the devices and the hypervisor of this machine and the store, and changes nothing. For another host it draws
     what the store has, and the picture says so. It draws in the terminal; with --output it writes a page of HTML
-    instead. Exit code 3 when something needs attention, as with "audit".
+    instead. The page of several hosts is that of "fleet map": small pictures, and a filter. Exit code 3 when something
+    needs attention, as with "audit".
     """
 
     _first_start: str | None = None
+    _has_events = True
     _store: Store
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -42,6 +47,7 @@ class Map(base.Command):
                             help="The hosts. By default this machine's.")
         parser.add_argument('--all', action='store_true', help='All hosts of the store.')
         page_file.add_output(parser)
+        fleet_map.add_options(parser, 'For a page of several hosts.')
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         names = parsed_args.hosts
@@ -51,22 +57,36 @@ class Map(base.Command):
         known = {host.name: host for host in self._store.hosts()} if parsed_args.all or names else {}
         if parsed_args.all:
             names = sorted(known, key=natural.key)
-        here = host_commands.machine(self.app)
-        hosts = [self._stored(known[name]) if name in known and known[name].machine_id != here else self._here(name)
-                 for name in dict.fromkeys(names or [None])]
-        if any(host.needs_attention for host in hosts):
-            self.exit_code = base.ATTENTION
-        if parsed_args.output is not None:
-            page_file.write(parsed_args.output, lambda: pages.host_map(hosts))
-            return
+        self._known, self._machine = known, host_commands.machine(self.app)
+        names = list(dict.fromkeys(names or [None]))
+        if parsed_args.output is None:
+            self._draw_in_terminal(names)
+        elif parsed_args.all or len(names) > 1:
+            group = {name: fleet_map.group_of(name, parsed_args.group) for name in names}
+            self._has_events = False
+            fleet_map.write(parsed_args, (
+                together.of_host(host, group[host.name])
+                for host in map(self._picture, sorted(names, key=lambda name: natural.key(group[name])))),
+                'Read from the store')
+        else:
+            page_file.write(parsed_args.output, lambda: pages.host_map(self._picture(names[0])))
+
+    def _draw_in_terminal(self, names: Iterable[str | None]) -> None:
         out = self.app.stdout
         pen = terminal.pen_for(getattr(out, 'encoding', None), screen.is_terminal(out),
                                min(screen.width_of(out), _WIDEST), os.environ)
-        for line in pen.hosts(hosts):
+        for line in pen.hosts(map(self._picture, names)):
             out.write(f'{line}\n')
         if self._first_start is not None:
             out.flush()
             self.say(self._first_start)
+
+    def _picture(self, name: str | None) -> pictures.HostPicture:
+        found = self._known.get(name) if name is not None else None
+        picture = self._here(name) if found is None or found.machine_id == self._machine else self._stored(found)
+        if picture.needs_attention:
+            self.exit_code = base.ATTENTION
+        return picture
 
     def _here(self, name: str | None) -> pictures.HostPicture:
         """Return the picture of this machine as read now.
@@ -87,4 +107,6 @@ class Map(base.Command):
         return pictures.stored(host.name, records, listed, self._events(host))
 
     def _events(self, host: Host) -> list[Event]:
+        if not self._has_events:
+            return []
         return [stored.event for stored in self._store.latest_events(host.uuid, _EVENTS)]

@@ -21,8 +21,6 @@ AGE: Final = ('age_s', 'unknown_since')
 # A sentence names so many hosts.
 _SHOWN: Final = 10
 
-_UNITS: Final = (('d', 86400), ('h', 3600), ('min', 60))
-
 
 def add_hosts(parser: argparse.ArgumentParser) -> None:
     """``--host``, for commands about several hosts of a fleet."""
@@ -58,16 +56,11 @@ def age_fields(picture: Picture) -> dict[str, Any]:
     return {'age_s': picture.age_s, 'unknown_since': None if since is None else base.Moment(since)}
 
 
-def age(seconds: int) -> str:
-    """Return an age for people, in one unit."""
-    return next((f'{seconds // size} {unit}' for unit, size in _UNITS if seconds >= 2 * size), f'{seconds} s')
-
-
 def say_age(command: base.Command, pictures: Sequence[Picture]) -> None:
     """Tell people how old an answer is, and which of its hosts are unknown. Then the command needs attention."""
     live = [one.age_s for one in pictures if not one.is_silent]
     if live:
-        ages = list(dict.fromkeys(map(age, (min(live), max(live)))))
+        ages = list(dict.fromkeys(map(moments.age, (min(live), max(live)))))
         command.say(f'as {base.count(len(live), "host")} looked {" to ".join(ages)} ago')
     silent = sorted((one for one in pictures if one.is_silent), key=lambda one: -one.age_s)
     if silent:

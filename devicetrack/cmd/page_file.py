@@ -10,11 +10,11 @@ from devicetrack import ownfiles
 from devicetrack.cmd import base
 
 
-def add_output(parser: argparse.ArgumentParser) -> None:
-    """Add ``--output``, for commands that can draw a page."""
-    parser.add_argument('--output', metavar='FILE.html',
-                        help='Draw a page of HTML into this file. It needs no other file, no script and no network. An '
-                             'older file of this name is replaced when the new one is complete.')
+def add_output(parser: argparse.ArgumentParser, required: bool = False) -> None:
+    """Add ``--output``, for commands that can draw a page, or only draw pages."""
+    parser.add_argument('--output', metavar='FILE.html', required=required,
+                        help='Draw a page of HTML into this file. It needs no other file and no network. An older file '
+                             'of this name is replaced when the new one is complete.')
 
 
 def write(path: str, draw: Callable[[], str]) -> None:

@@ -102,6 +102,21 @@ class Mirrored(NamedTuple):
     line: dict[str, Any]
 
 
+class Outline(NamedTuple):
+    """A line of a host's inventory. ``line`` is what ``device list`` printed of it, if it is withheld or missing."""
+
+    kind: str
+    identifier: str | None
+    status: str
+    amount: int
+    resource_class: str | None
+    parent: str | None
+    numa_node: int | None
+    instance_uuid: str | None
+    serial: str | None
+    line: str | None
+
+
 class Reader:
     """Answers questions from a mirror.
 
@@ -165,6 +180,26 @@ class Reader:
                 shown = report.UNKNOWN if picture.is_silent else status
                 if not wanted.statuses or shown in wanted.statuses:
                     yield Mirrored(picture, shown, serial, json.loads(line))
+
+    def outlines(self, pictures: Sequence[Picture]) -> Iterator[tuple[Picture, list[Outline]]]:
+        """What a picture of some hosts shows of their devices, host by host in their order."""
+        columns = [_DEVICE[name] for name in Outline._fields if name != 'line']
+        line = sa.case((_DEVICE.status.in_((report.WITHHELD, report.MISSING)), _DEVICE.line), else_=None)
+        for some in _pieces(pictures, _HOSTS):
+            found: dict[str, list[Outline]] = {one.uuid: [] for one in some}
+            for uuid, *fields in self._mirror.rows(sa.select(_DEVICE.host_uuid, *columns, line).where(
+                    _DEVICE.host_uuid.in_(list(found))).order_by(_DEVICE.host_uuid, _DEVICE.position)):
+                found[uuid].append(Outline(*fields))
+            for one in some:
+                yield one, found[one.uuid]
+
+    def findings(self, pictures: Sequence[Picture]) -> Iterator[tuple[Picture, list[dict[str, Any]]]]:
+        """The findings of some hosts, as "audit -f json" printed them; host by host in their order."""
+        for some in _pieces(pictures, _HOSTS):
+            documents = dict(map(tuple, self._mirror.rows(sa.select(_HOST.host_uuid, _HOST.findings).where(
+                _HOST.host_uuid.in_([one.uuid for one in some])))))
+            for one in some:
+                yield one, json.loads(documents.get(one.uuid, '[]'))
 
     def amounts(self, pictures: Sequence[Picture]) -> Iterator[tuple[Picture, str, str, int]]:
         """How many devices of each resource class and status some hosts have, or can make; the status as they said."""

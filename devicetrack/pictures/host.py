@@ -16,6 +16,7 @@ from devicetrack.claims.report import Reason
 from devicetrack.claims.withheld import Withheld
 from devicetrack.engine.findings import Finding
 from devicetrack.engine.withholding import Target
+from devicetrack.objects.details import serial_of
 from devicetrack.objects.event import Event
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Record
@@ -26,6 +27,10 @@ from devicetrack.pictures import natural
 STATES: Final = (report.HELD, report.FREE, report.CREATABLE, report.RELEASING, report.WITHHELD, report.MISSING,
                  report.OBSERVED)
 
+# How many events of a host and of a device a person reads; "device history" and "instance history" show all.
+_EVENTS: Final = 40
+_EVENTS_OF_DEVICE: Final = 6
+
 # Kind, parent, and for devices without a parent the resource class.
 _Group = tuple[str, str | None, str | None]
 
@@ -35,7 +40,9 @@ class Field(NamedTuple):
 
     ``state`` is one of :data:`STATES`. ``owner`` is the row of the device's owner, None without one. ``reasons`` say
     why the device is withheld or missing; such a device may have an owner too. ``wipe`` is the progress of its wipe or
-    its reading, None if neither goes on or the progress is unknown.
+    its reading, None if neither goes on or the progress is unknown. ``serial`` is the serial number of the device or of
+    its card, None if it has none. ``critical`` has the critical findings about the device. ``events`` are its last, the
+    newest first, as far as they are among those that the picture was made of.
     """
 
     kind: str
@@ -46,11 +53,14 @@ class Field(NamedTuple):
     owner: Record | None
     reasons: tuple[Reason, ...] = ()
     wipe: WipeProgress | None = None
+    serial: str | None = None
+    critical: tuple[Finding, ...] = ()
+    events: tuple[Event, ...] = ()
 
     @property
     def is_plain(self) -> bool:
         """Whether there is nothing to say about it except its name and its state."""
-        return self.owner is None and self.wipe is None and not self.reasons
+        return self.owner is None and self.wipe is None and not self.reasons and not self.critical
 
     @property
     def since(self) -> int | None:
@@ -131,7 +141,7 @@ def counted(fields: Iterable[Field]) -> dict[str, int]:
 
 
 def read(name: str, lines: Sequence[Line], findings: Sequence[Finding], records: Iterable[Record],
-         events: Iterable[Event] = (), report_only: str | None = None) -> HostPicture:
+         events: Sequence[Event] = (), report_only: str | None = None) -> HostPicture:
     """Make the picture of a host that was read.
 
     :param lines: its inventory
@@ -141,44 +151,62 @@ def read(name: str, lines: Sequence[Line], findings: Sequence[Finding], records:
     :param report_only: why it takes no claims, or None
     """
     owners = {record.key: record for record in records}
+    histories = _histories(events)
+    critical: dict[DeviceKey, tuple[Finding, ...]] = {}
+    for finding in findings:
+        if finding.severity == vocabulary.CRITICAL:
+            critical[finding.device] = (*critical.get(finding.device, ()), finding)
     fields = []
     parents: dict[tuple[str, str], tuple[Reason, ...]] = {}
     for line in lines:
         if line.status == report.UNKNOWN:
             continue
-        reasons, owner = line.reasons, None
+        reasons, owner, key = line.reasons, None, DeviceKey(line.kind, line.identifier or '')
         if line.identifier is not None:
             # The cordon of a whole parent is shown once, at the parent.
             reasons = tuple(reason for reason in line.reasons if reason.parent is None)
             if line.status in (report.HELD, report.RELEASING):
-                owner = owners.get(DeviceKey(line.kind, line.identifier))
+                owner = owners.get(key)
         elif line.status == report.WITHHELD and line.parent is not None:
             parents[line.kind, line.parent], reasons = reasons, ()
             if not line.amount:
                 continue
         fields.append((line.numa_node, line.parent, Field(
-            line.kind, line.identifier, line.status, line.amount, line.resource_class, owner, reasons, line.wipe)))
+            line.kind, line.identifier, line.status, line.amount, line.resource_class, owner, reasons, line.wipe,
+            serial_of(line.details), critical.get(key, ()), histories.get(key, ()))))
     unread = tuple(UnreadPart(line.kind, line.reason) for line in lines if line.status == report.UNKNOWN)
     worst_first = sorted(findings, key=lambda finding: vocabulary.SEVERITIES.index(finding.severity))
-    return HostPicture(name, True, _nodes(fields, parents), tuple(worst_first), unread, tuple(events), report_only)
+    return HostPicture(name, True, _nodes(fields, parents), tuple(worst_first), unread, tuple(events[:_EVENTS]),
+                       report_only)
 
 
 def stored(name: str, records: Sequence[Record], withheld: Sequence[Withheld],
-           events: Iterable[Event] = ()) -> HostPicture:
+           events: Sequence[Event] = ()) -> HostPicture:
     """Make the picture of a host from the store alone."""
     causes = {one.target: one for one in withheld}
+    histories = _histories(events)
     fields = []
     for record in records:
         state = report.RELEASING if record.state == vocabulary.RELEASING else report.HELD
         fields.append((record.numa_node, record.parent, Field(
-            *record.key, state, 1, record.resource_class, record, _reasons(causes.get(Target.of(record.key))))))
+            *record.key, state, 1, record.resource_class, record, _reasons(causes.get(Target.of(record.key))),
+            serial=serial_of(record.details), events=histories.get(record.key, ()))))
     owned = {Target.of(record.key) for record in records}
     for target, one in causes.items():
         if target.scope == vocabulary.DEVICE and target not in owned:
             fields.append((None, None, Field(target.kind, target.name, report.WITHHELD, 1, None, None, _reasons(one))))
     parents = {(one.target.kind, one.target.name): _reasons(one) for one in withheld
                if one.target.scope == vocabulary.PARENT}
-    return HostPicture(name, False, _nodes(fields, parents), events=tuple(events))
+    return HostPicture(name, False, _nodes(fields, parents), events=tuple(events[:_EVENTS]))
+
+
+def _histories(events: Sequence[Event]) -> dict[DeviceKey, tuple[Event, ...]]:
+    """Return the last events of each device."""
+    found: dict[DeviceKey, list[Event]] = {}
+    for one in events:
+        if one.device_key is not None:
+            found.setdefault(one.device_key, []).append(one)
+    return {key: tuple(some[:_EVENTS_OF_DEVICE]) for key, some in found.items()}
 
 
 def _nodes(fields: Iterable[tuple[int | None, str | None, Field]],

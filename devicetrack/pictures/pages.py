@@ -1,15 +1,18 @@
-"""Draws pictures as pages: each is one file of HTML with its style and its shapes, without a script.
+"""Draws pictures as pages: each is one file of HTML with its style and its shapes.
 
 Text from the store and the host is untrusted. First its unprintable characters are spelled out, and then the templates
-escape it for HTML. The policy in the head of each page allows no script and no address.
+escape it for HTML. The policy in the head of each page allows no address and no script, except the one that a page of
+many hosts has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import base64
 import functools
+import hashlib
 from importlib import metadata
 import re
+import shlex
 import time
 from typing import Any
 from typing import Final
@@ -19,6 +22,7 @@ from devicetrack import vocabulary
 from devicetrack.objects.values import DeviceKey
 from devicetrack.pictures import moments
 from devicetrack.pictures import timeline
+from devicetrack.pictures.fleet import FleetPicture
 from devicetrack.pictures.heat_map import HeatMap
 from devicetrack.pictures.host import Field
 from devicetrack.pictures.host import HostPicture
@@ -30,12 +34,26 @@ _UUID: Final = re.compile(f'({vocabulary.UUID.pattern})')
 _TINY, _SMALL = 6, 14
 
 
-def host_map(hosts: Sequence[HostPicture]) -> str:
-    """Draw the page of some hosts.
+def host_map(host: HostPicture) -> str:
+    """Draw the page of a host.
 
     :raises ImportError: Jinja2 is not installed
     """
-    return _draw('host_map.html', hosts=hosts)
+    return _draw('host_map.html', host=host)
+
+
+def fleet_map(found: FleetPicture, told: str) -> str:
+    """Draw the page of many hosts.
+
+    :param told: how they were read
+    :raises ImportError: Jinja2 is not installed
+    """
+    import markupsafe
+
+    script, _path, _is_current = _environment().loader.get_source(_environment(), 'fleet.js')
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return _draw('fleet_map.html', found=found, told=told, data=markupsafe.Markup(found.data),
+                 script=markupsafe.Markup(script), digest=f'sha256-{digest}')
 
 
 def heat_map(found: HeatMap) -> str:
@@ -59,8 +77,8 @@ def _environment() -> Any:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader('devicetrack.pictures'), autoescape=True, undefined=jinja2.StrictUndefined,
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, finalize=_spell_out)
-    environment.filters.update(iso=moments.local, event_state=timeline.state, event_subject=timeline.subject,
-                               event_words=timeline.words, whole=_whole)
+    environment.filters.update(iso=moments.local, ago=moments.ago, quoted=_quoted, event_state=timeline.state,
+                               event_subject=timeline.subject, event_words=timeline.words, whole=_whole)
     environment.globals.update(version=metadata.version('devicetrack'), node_name=node_name, places=_places, room=_room)
     return environment
 
@@ -82,6 +100,11 @@ def _whole(text: str) -> Any:
     span = markupsafe.Markup('<span class="whole">{}</span>')
     return markupsafe.Markup('').join(span.format(part) if number % 2 else log.printable(part)
                                       for number, part in enumerate(_UUID.split(text)))
+
+
+def _quoted(text: str) -> str:
+    """Return a text as one word of a shell, whoever chose it."""
+    return shlex.quote(log.printable(text))
 
 
 def _room(field: Field) -> str:

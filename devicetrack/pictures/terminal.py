@@ -126,7 +126,9 @@ class Pen:
 
     def _field(self, field: Field) -> Iterator[str]:
         name = log.printable(field.identifier or f'{field.amount} of {field.resource_class}')
-        yield self._head(field.state) + name
+        yield self._head(field.state, vocabulary.CRITICAL if field.critical else field.state) + name
+        for finding in field.critical:
+            yield from self._wrapped(f'critical: {finding.kind}: {finding.detail}', 6)
         if field.owner is not None:
             # A row does not have the time of its release.
             word = 'claimed' if field.owner.state == vocabulary.RELEASING else 'since'
@@ -154,8 +156,8 @@ class Pen:
 
     # -- lines --------------------------------------------------------------------------------------------------------
 
-    def _head(self, state: str) -> str:
-        return f'    {self._mark(state)} {self._painted(f"{state:10}", _COLOURS[state])}'
+    def _head(self, state: str, colour: str | None = None) -> str:
+        return f'    {self._mark(state)} {self._painted(f"{state:10}", _COLOURS[colour or state])}'
 
     def _count(self, state: str, count: int) -> str:
         return f'{self._mark(state)} {self._painted(f"{count} {state}", _COLOURS[state])}'

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 import contextlib
 import json
+import os
+import re
 from typing import Any
 import uuid
 
@@ -270,6 +272,78 @@ class CapacityTestCase(QuestionsTestCase):
             self.assertIn('as 3 hosts looked', answer.err)
             self.assertNotIn('no room', answer.err)
         self.assertIn('1 instance with that would fit now on 1 host; 1 more', answer.err)
+
+
+class MapTestCase(QuestionsTestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.hosts = [self.host(name, devices=2) for name in ('rack2-10', 'rack1-7', 'spare')]
+        self.instance = self.hosts[0].spawn(pmem=1)
+        for host in self.hosts:
+            self.fleet.push(host)
+        self.page = os.path.join(self.state_path, 'fleet.html')
+
+    def draw(self, *arguments: str, code: int = cmd_base.OK) -> str:
+        answer = self.fleet.run('fleet', 'map', '--output', self.page, *arguments)
+        self.assertEqual((code, ''), (answer.code, answer.out), answer.err)
+        self.said = answer.err
+        with open(self.page, encoding='utf-8') as file:
+            return file.read()
+
+    def groups(self, page: str) -> list[tuple[str, str]]:
+        return re.findall(r'<h2>(.*?)</h2>\n<p class="told">(.*?)</p>', page)
+
+    def test_hosts_stand_in_their_groups_with_the_sums(self) -> None:
+        self.assertEqual([('rack1', '1 host: 2 free'), ('rack2', '1 host: 1 held, 1 free'),
+                          ('Without a group', '1 host: 2 free')], self.groups(self.draw('--group', '^(rack[0-9]+)-')))
+        self.assertIn('as 3 hosts looked', self.said)
+        self.assertEqual(['rack', 'Without a group'], [
+            name for name, _sums in self.groups(self.draw('--group', '^rack'))])
+        self.assertEqual([], self.groups(self.draw('--host', 'rack*')))
+        self.fleet.mirror.transact(lambda connection: connection.execute(sa.update(models.fleet_hosts).values(
+            group_name='<b>')))
+        self.assertEqual([('&lt;b&gt;', '3 hosts: 1 held, 5 free')], self.groups(self.draw()))
+
+    def test_a_host_that_needs_attention_is_named_and_none_of_a_silent_host_is_free(self) -> None:
+        self.fleet.grow_old(self.hosts[0], 3600)
+        self.fleet.close(self.hosts[1])
+        page = self.draw('--group', '^(rack[0-9]+)-', code=cmd_base.ATTENTION)
+        self.assertEqual(('rack2', '1 host: 2 unknown'), self.groups(page)[1])
+        self.assertIn('2 hosts need attention', page)
+        self.assertRegex(page, r'rack2-10</a> <span>unknown since \d{4}-')
+        self.assertIn('rack1-7</a> <span>report-only: its store is older', page)
+        self.assertIn('silent: rack2-10 since', self.said)
+
+    def test_it_takes_as_many_statements_for_more_devices(self) -> None:
+        before = len(self.statements())
+        for host in self.hosts:
+            host.machine.add_namespace('d9')
+            host.audit()
+            self.fleet.push(host)
+        self.assertEqual(before, len(self.statements()))
+
+    def statements(self) -> list[str]:
+        seen: list[str] = []
+
+        def note(_connection: Any, _cursor: Any, statement: str, *_others: Any) -> None:
+            seen.append(statement)
+
+        sa.event.listen(sa.Engine, 'after_cursor_execute', note)
+        try:
+            self.draw()
+        finally:
+            sa.event.remove(sa.Engine, 'after_cursor_execute', note)
+        return seen
+
+    def test_a_request_that_cannot_be_meant_is_refused_and_the_page_stays(self) -> None:
+        before = self.draw()
+        for wrong in (['--group', '('], ['--link', 'maps/all.html'], ['--link', 'javascript:{host}'], ['--host', 'x*']):
+            answer = self.fleet.run('fleet', 'map', '--output', self.page, *wrong)
+            self.assertEqual(cmd_base.USAGE, answer.code, str(wrong))
+        with open(self.page, encoding='utf-8') as file:
+            self.assertEqual(before, file.read())
+        self.assertEqual(cmd_base.USAGE, self.fleet.run('fleet', 'map').code)
 
 
 class MigrationMatrixTestCase(QuestionsTestCase):

@@ -29,8 +29,10 @@
     return (high + 0.05) / (low + 0.05);
   };
 
+  // A dialog is before everything else, and what is in it may scroll.
+  const root = document.querySelector('dialog[open]') ?? document.body;
   const texts = [];
-  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
   while (walker.nextNode()) {
     const node = walker.currentNode, element = node.parentElement;
     if (!node.data.trim() || !element.checkVisibility() || element.closest('.unseen, .skip, script, style')) continue;
@@ -46,7 +48,7 @@
   for (const {node, element, boxes, scrolls} of texts) {
     for (const box of boxes) {
       if (!scrolls && (box.left < -0.5 || box.right > width + 0.5)) say('out of the window', node.data);
-      for (let outer = element; outer && outer !== document.body && !(scrolls && outer === scrolls); outer = outer.parentElement) {
+      for (let outer = element; outer && outer !== root && !(scrolls && outer === scrolls); outer = outer.parentElement) {
         const style = getComputedStyle(outer);
         if (style.display === 'inline' || style.display === 'contents') continue;
         const around = outer.getBoundingClientRect();
@@ -72,7 +74,7 @@
       }
     }
   }
-  const blocks = Array.from(document.querySelectorAll('.field, .findings li, .reasons li, .heat td')).map((one) => [one, one.getBoundingClientRect()]);
+  const blocks = Array.from(root.querySelectorAll('.field, .findings li, .reasons li, .heat td, .tile')).map((one) => [one, one.getBoundingClientRect()]);
   for (let i = 0; i < blocks.length; i++) {
     for (let j = i + 1; j < blocks.length; j++) {
       if (overlap(blocks[i][1], blocks[j][1])) say('boxes overlap', blocks[i][0].textContent);

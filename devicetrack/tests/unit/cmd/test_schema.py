@@ -24,8 +24,8 @@ SCHEMA = pathlib.Path(__file__).parents[4] / 'doc' / 'source' / 'cli' / 'schema.
 # Theirs are seen where a placement service runs: devicetrack/tests/functional/placement.
 ELSEWHERE = {'placement audit', 'placement audit --repair', 'placement heal', 'placement sync'}
 
-# Prometheus has a format of its own.
-NO_JSON = {'host map', 'metrics'}
+# Pictures are for people, and Prometheus has a format of its own.
+NO_JSON = {'fleet map', 'host map', 'metrics'}
 
 
 @functools.cache

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import uuid
+
 from devicetrack import vocabulary
 from devicetrack.engine import withholding
 from devicetrack.objects.values import DeviceKey
@@ -41,6 +43,11 @@ class HostTestCase(base.TestCase):
         store.write(store_api.Changes(update=(store_api.Update(leaving, leaving._replace(
             state=vocabulary.RELEASING, generation=leaving.generation + 1)),)))
         machine.wiping[leaving.key] = WipeProgress('zero', 3 << 30, 4 << 30, 1 << 30, 5)
+
+    def share(self) -> None:
+        """A second guest has the device of an instance: a critical finding."""
+        instance = self.instances[1]
+        self.host.machine.start_guest(str(uuid.UUID(int=7)), self.host.manager.guest_config(instance).devices)
 
     def another_host(self) -> None:
         """compute-10, another machine in the same store; one of its devices has an owner."""

@@ -1,0 +1,259 @@
+"""The content of a picture of many hosts, in a form that is small enough for a page: 200,000 devices in 5 MB.
+
+Texts are written down as JSON, one line a host, and compressed. UUIDs do not compress, so they are beside that, 16
+bytes each. ``templates/fleet.js`` reads this form.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable
+from collections.abc import Sequence
+import itertools
+import json
+from typing import Any
+from typing import Final
+from typing import NamedTuple
+import zlib
+
+from devicetrack import log
+from devicetrack import vocabulary
+from devicetrack.claims import report
+from devicetrack.objects.values import DeviceKey
+from devicetrack.pictures.host import HostPicture
+from devicetrack.pictures.host import STATES
+
+# The states of devices, in the order of legends. Nobody knows the state of a device of a silent host.
+ALL_STATES: Final = (*STATES, report.UNKNOWN)
+
+# So many UUIDs have room on a page of 5 MB, beside everything else. Of others only the first bytes are there.
+_MOST_UUIDS: Final = 210_000
+_FIRST_BYTES: Final = 3
+
+# The list of hosts that need attention has so many.
+_LISTED: Final = 100
+
+# In the list of a column: nothing, and the next UUID of the first or of the second sequence.
+_NOTHING, _UUID, _SPARE_UUID = 0, -1, -2
+
+# 4 bytes are 5 characters, and the size of a piece is divisible by both. No character means anything within HTML.
+_PIECE: Final = 1 << 16
+_MARKUP, _HARMLESS = b'<&', b',.'
+
+
+class Square(NamedTuple):
+    """One device, or a line of an inventory without an identifier: what a parent can still make, or the parent itself.
+
+    ``state`` is one of :data:`ALL_STATES`. ``amount`` is 0 for a device that is not there. ``why`` says why the device
+    is withheld or missing, or is ''.
+    """
+
+    kind: str
+    identifier: str | None
+    state: str
+    amount: int
+    resource_class: str | None
+    parent: str | None
+    numa_node: int | None
+    instance_uuid: str | None
+    serial: str | None
+    why: str = ''
+
+
+class Tile(NamedTuple):
+    """One host. ``age`` says how old its picture is, ``unknown_since`` since when nobody knows it; or both are ''.
+
+    ``notes`` are sentences about the host that need attention. ``critical`` counts its critical findings, and
+    ``found`` has the devices that they are about.
+    """
+
+    name: str
+    group: str
+    squares: Sequence[Square]
+    age: str = ''
+    unknown_since: str = ''
+    release: str = ''
+    notes: tuple[str, ...] = ()
+    critical: int = 0
+    found: frozenset[DeviceKey] = frozenset()
+
+    @property
+    def needs_attention(self) -> bool:
+        return bool(self.unknown_since or self.notes or self.critical)
+
+
+class Group(NamedTuple):
+    """The hosts of a group, and how many devices they have by state."""
+
+    name: str
+    hosts: int
+    counts: dict[str, int]
+
+
+class FleetPicture(NamedTuple):
+    """A picture of many hosts. ``attention`` has the first of those that need it, and ``worrying`` counts all.
+
+    ``data`` is what the script of the page draws. ``lengths`` are those of its parts, and of a UUID in the last;
+    in bytes.
+    """
+
+    hosts: int
+    counts: dict[str, int]
+    groups: tuple[Group, ...]
+    attention: tuple[tuple[str, str], ...]
+    worrying: int
+    data: str
+    lengths: tuple[int, int, int, int]
+
+
+def of_host(host: HostPicture, group: str) -> Tile:
+    """Make the tile of a host of which there is a picture of its own."""
+    squares = [Square(field.kind, field.identifier, field.state, field.amount, field.resource_class, parent.name,
+                      node.number, None if field.owner is None else field.owner.instance_uuid, field.serial,
+                      '; '.join(map(str, field.reasons)))
+               for node in host.nodes for parent in node.parents for field in parent.fields]
+    notes = [f'report-only: {host.report_only}'] if host.report_only is not None else []
+    notes += [could_not_be_read(one.what) for one in host.unread]
+    critical = [one for one in host.findings if one.severity == vocabulary.CRITICAL]
+    return Tile(host.name, group, squares, '' if host.is_read else 'by the store alone', notes=tuple(notes),
+                critical=len(critical), found=frozenset(one.device for one in critical))
+
+
+def could_not_be_read(what: str) -> str:
+    return f'could not be read: {what}'
+
+
+def of(tiles: Iterable[Tile], link: str | None = None) -> FleetPicture:
+    """Make the picture of some hosts, in their order, in which those of a group stand together.
+
+    It never has all of them in memory in another form than that of the page.
+
+    :param link: the address of a host's own page, in which ``{host}`` stands for the host's name; None for no link
+    """
+    packed = zlib.compressobj(9)
+    uuids, spare = bytearray(), bytearray()
+    text = [packed.compress(_line({'states': ALL_STATES, 'link': link}))]
+    groups: list[Group] = []
+    total = dict.fromkeys(ALL_STATES, 0)
+    attention: list[tuple[str, str]] = []
+    hosts = worrying = 0
+    for name, of_group in itertools.groupby(tiles, key=lambda tile: tile.group):
+        before, counts = hosts, dict.fromkeys(ALL_STATES, 0)
+        for tile in of_group:
+            hosts += 1
+            text.append(packed.compress(_line(_host(tile, len(groups), uuids, spare))))
+            for state, count in counted(tile.squares).items():
+                counts[state] += count
+            if tile.needs_attention:
+                worrying += 1
+                if worrying <= _LISTED:
+                    attention.append((tile.name, words(tile)))
+        groups.append(Group(name, hosts - before, _some(counts)))
+        for state in ALL_STATES:
+            total[state] += counts[state]
+    text.append(packed.flush())
+    of_spare = 16
+    if len(uuids) + len(spare) > _MOST_UUIDS * of_spare:
+        whole, of_spare = spare, _FIRST_BYTES
+        spare = bytearray(len(whole) // 16 * of_spare)
+        for byte in range(of_spare):
+            spare[byte::of_spare] = whole[byte::16]
+    size = sum(map(len, text))
+    return FleetPicture(hosts, _some(total), tuple(groups), tuple(attention), worrying,
+                        _characters(b''.join((*text, uuids, spare))), (size, len(uuids), len(spare), of_spare))
+
+
+def counted(squares: Iterable[Square]) -> dict[str, int]:
+    """Count devices by state, and what parents can still make. The types of one parent share its room.
+
+    A line without an identifier is no device, and a device that is not there counts only as missing.
+    """
+    counts: dict[str, int] = {}
+    room: dict[tuple[str, str | None], int] = {}
+    for one in squares:
+        if one.identifier is None and one.state == report.CREATABLE:
+            parent = one.kind, one.parent
+            room[parent] = max(room.get(parent, 0), one.amount)
+        elif one.identifier is not None and (one.amount or one.state == report.MISSING):
+            counts[one.state] = counts.get(one.state, 0) + 1
+    if room:
+        counts[report.CREATABLE] = sum(room.values())
+    return counts
+
+
+def words(tile: Tile) -> str:
+    """Return why a host needs attention."""
+    told = [f'unknown since {tile.unknown_since}'] if tile.unknown_since else []
+    if tile.critical:
+        told.append(f'{tile.critical} critical finding{"s" if tile.critical > 1 else ""}')
+    return '; '.join((*told, *tile.notes))
+
+
+def _some(counts: dict[str, int]) -> dict[str, int]:
+    return {state: count for state, count in counts.items() if count}
+
+
+def _host(tile: Tile, group: int, uuids: bytearray, spare: bytearray) -> list[Any]:
+    """Return what the script gets of a host. Its lists have one entry for each square, or none if all are empty."""
+    squares = tile.squares
+    runs = [[*map(_shown, key), sum(1 for _one in of_run)] for key, of_run in itertools.groupby(
+        squares, key=lambda one: (one.kind, one.parent, one.resource_class, one.numa_node))]
+    names, serials = _Column(uuids, spare), _Column(uuids, spare)
+    return [
+        log.printable(tile.name), group, tile.age, tile.unknown_since, log.printable(tile.release),
+        log.printable(words(tile)), runs,
+        ''.join(str(ALL_STATES.index(one.state)) for one in squares),
+        # One UUID of each device has room on any page: that of its owner, or else its own, or else its serial number.
+        [names.packed(one.identifier, is_spare=one.instance_uuid is not None) for one in squares],
+        _filled(map(_Column(uuids).packed, [one.instance_uuid for one in squares])),
+        _filled([serials.packed(one.serial, is_spare=one.instance_uuid is not None or _is_uuid(one.identifier))
+                 for one in squares]),
+        [[number, one.amount] for number, one in enumerate(squares) if one.amount != 1],
+        [[number, log.printable(one.why)] for number, one in enumerate(squares) if one.why],
+        [number for number, one in enumerate(squares) if (one.kind, one.identifier) in tile.found]]
+
+
+class _Column:
+    """Packs the values of one column of a host: each only once, and UUIDs beside the others."""
+
+    def __init__(self, uuids: bytearray, spare: bytearray | None = None) -> None:
+        self._uuids, self._spare = uuids, spare
+        self._known: dict[str, int] = {}
+
+    def packed(self, value: str | None, is_spare: bool = False) -> int | str:
+        """Return the text, the place of a UUID, or the number of an equal value before it, from 1."""
+        if value is None:
+            return _NOTHING
+        if value in self._known:
+            return self._known[value]
+        self._known[value] = len(self._known) + 1
+        if not _is_uuid(value):
+            return log.printable(value)
+        if is_spare and self._spare is not None:
+            self._spare += bytes.fromhex(value.replace('-', ''))
+            return _SPARE_UUID
+        self._uuids += bytes.fromhex(value.replace('-', ''))
+        return _UUID
+
+
+def _is_uuid(value: str | None) -> bool:
+    return value is not None and vocabulary.UUID.fullmatch(value) is not None
+
+
+def _filled(values: Iterable[int | str]) -> list[int | str]:
+    found = list(values)
+    return found if any(found) else []
+
+
+def _shown(value: Any) -> Any:
+    return log.printable(value) if isinstance(value, str) else value
+
+
+def _line(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(',', ':')).encode() + b'\n'
+
+
+def _characters(data: bytes) -> str:
+    table = bytes.maketrans(_MARKUP, _HARMLESS)
+    return b''.join(base64.b85encode(data[start:start + _PIECE], pad=True).translate(table)
+                    for start in range(0, len(data), _PIECE)).decode('ascii')
