@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from devicetrack.objects import DeviceRequest as DeviceRequest
     from devicetrack.objects import InstanceResources as InstanceResources
     from devicetrack.objects import MigrationContext as MigrationContext
+    from devicetrack.service.lifecycle import Lifecycle as Lifecycle
     from devicetrack.store.sql import open_store as open_store
     from devicetrack.store.sql import sync_store as sync_store
     from devicetrack.virt.loader import load_driver as load_driver
@@ -35,6 +36,7 @@ _PUBLIC = {
     'ClaimManager': 'devicetrack.claims.manager',
     'DeviceRequest': 'devicetrack.objects',
     'InstanceResources': 'devicetrack.objects',
+    'Lifecycle': 'devicetrack.service.lifecycle',
     'MigrationContext': 'devicetrack.objects',
     'load_driver': 'devicetrack.virt.loader',
     'open_store': 'devicetrack.store.sql',

@@ -518,6 +518,37 @@ class MalformedObject(DeviceTrackError):
     template = '{where}: {reason}'
 
 
+# -- operations of a service on an instance ----------------------------------------------------------------------------
+
+
+class InstanceBusy(DeviceTrackError):
+    """The instance is in a state in which the operation has no meaning, or another one is under way.
+
+    Nothing was changed.
+    """
+    instance_uuid: str
+    operation: str
+    state: str
+    template = '{operation}: instance {instance_uuid} is {state}'
+
+
+class OperationFailed(DeviceTrackError):
+    """A step of an operation failed, and what came before it was undone. ``reason`` says which error it was.
+
+    A boot left nothing behind, and after a move the instance is where it was.
+    """
+    instance_uuid: str
+    reason: str
+    template = 'instance {instance_uuid}: {reason}'
+
+
+class OperationPending(DeviceTrackError):
+    """A host did not take its step. Nothing is undone: the operation goes on at the next audit of that host."""
+    instance_uuid: str
+    host: str
+    template = 'the operation on instance {instance_uuid} waits for host {host}, and goes on at its next audit'
+
+
 # -- the store --------------------------------------------------------------------------------------------------------
 
 

@@ -1,98 +1,103 @@
 """Boots an instance on one of two hosts, moves it in each way there is, and prints what each host holds after a step.
 
     python examples/two_hosts/main.py
+
+Both hosts are on libvirt's test driver, in this process. A real service is a process on each host, and ``ask`` is a
+call from one to the other.
 """
 
 from __future__ import annotations
 
-import itertools
+import os
 import pathlib
 import tempfile
+from typing import Any
 import uuid
 
-from database import Database
-from database import Flavor
-from database import Instance
-from database import Migration
-from devicetrack.testing import fake
-from restart import go_on
-from service import Compute
+import libvirt
+from oslo_config import cfg
+
+import devicetrack
+from service import Database
+from service import open_host
+
+# What an operator writes into the configuration file of a host. A real host has its own /etc/machine-id.
+CONFIGURATION = """
+[devicetrack]
+state_path = {directory}/state
+machine_id_path = {directory}/machine-id
+[libvirt]
+connection_uri = test://{directory}/host.xml
+pmem_namespaces = 4GB:ns0|ns1
+[devicetrack_vpmem]
+directory = {directory}/memory
+"""
+SMALL = {'memory_mb': 1024, 'virt_type': 'test', 'extra_specs': {'hw:pmem': '4GB'}}
+LARGE = SMALL | {'extra_specs': {'hw:pmem': '4GB,4GB'}}
 
 
-def show(hosts: dict[str, Compute], instance_uuid: str, step: str) -> None:
-    """Print which devices each host holds for the instance."""
-    held = {name: sorted(f'{row.identifier} {row.role}' for row in host.manager.resources_of(instance_uuid))
-            for name, host in hosts.items()}
-    print(f'{step}:', '; '.join(f'{name} has {", ".join(rows) or "none"}' for name, rows in held.items()))
+def make_host(directory: pathlib.Path) -> libvirt.virConnect:
+    """Make a host with two namespaces, and its store as ``devicetrack-manage db sync`` does."""
+    directory.joinpath('memory').mkdir(parents=True)
+    for name in ('ns0', 'ns1'):
+        directory.joinpath('memory', name).touch()
+        os.truncate(directory / 'memory' / name, 4 << 20)
+    directory.joinpath('machine-id').write_text(uuid.uuid4().hex)
+    directory.joinpath('host.xml').write_text('<node/>')
+    directory.joinpath('service.conf').write_text(CONFIGURATION.format(directory=directory))
+    conf = cfg.ConfigOpts()
+    devicetrack.register_options(conf)
+    conf(['--config-file', os.fspath(directory / 'service.conf')])
+    devicetrack.sync_store(conf)
+    return libvirt.open(conf.libvirt.connection_uri)
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory() as directory:
-        database = Database(pathlib.Path(directory, 'database.json'))
-        hosts = {name: Compute(name, pathlib.Path(directory, name), database) for name in ('one', 'two')}
-        one, two = hosts['one'], hosts['two']
-        small, other = Flavor('small', {'hw:pmem': '4GB'}), Flavor('other', {'hw:pmem': '4GB'})
-        large = Flavor('large', {'hw:pmem': '4GB,4GB'})
-        numbers = itertools.count(1)
+    hosts: dict[str, devicetrack.Lifecycle] = {}
 
-        instance = Instance(str(uuid.uuid4()), small)
-        one.boot(instance)
-        show(hosts, instance.uuid, 'booted')
+    def show(step: str) -> None:
+        for host in hosts.values():
+            host.manager.wait_for_wipes()       # only to show the end: no call waits for a wipe
+        held = {name: sorted(f'{one.identifier} {one.role}' for one in host.manager.resources_of(instance))
+                for name, host in hosts.items()}
+        print(f'{step}:', '; '.join(f'{name} has {", ".join(rows) or "none"}' for name, rows in held.items()))
 
-        # On host one, to another device. The user reverts it.
-        migration = Migration(str(uuid.uuid4()), next(numbers), instance.uuid, 'one', 'one')
-        one.prep_resize(instance.uuid, migration, other)
-        one.resize_instance(instance.uuid, migration)
-        one.finish_resize(instance.uuid, migration)
-        show(hosts, instance.uuid, 'resized on host one')
-        one.revert_resize(instance.uuid, migration)
-        one.finish_revert_resize(instance.uuid, migration)
-        one.audit()                             # gives the new device back: no definition names it any more
-        show(hosts, instance.uuid, 'reverted')
+    def ask(host: str, instance_uuid: str) -> None:
+        hosts[host].go_on(instance_uuid)
 
-        migration = Migration(str(uuid.uuid4()), next(numbers), instance.uuid, 'one', 'two')
-        two.prep_resize(instance.uuid, migration, large)
-        show(hosts, instance.uuid, 'claimed')
-        one.resize_instance(instance.uuid, migration)
-        show(hosts, instance.uuid, 'handed over')
-        two.finish_resize(instance.uuid, migration)
-        show(hosts, instance.uuid, 'finished')
-        one.confirm_resize(instance.uuid, migration)
-        show(hosts, instance.uuid, 'confirmed')
+    def open_(name: str) -> Any:
+        hosts[name] = open_host(name, os.fspath(directory / name / 'service.conf'), database, connections[name])
 
-        # Back, without a new flavor. The service of host two ends after save 8, before it called the library.
-        migration = Migration(str(uuid.uuid4()), next(numbers), instance.uuid, 'two', 'one')
-        one.prep_resize(instance.uuid, migration, large)
-        two.resize_instance(instance.uuid, migration)
-        one.finish_resize(instance.uuid, migration)
-        migration.status = 'confirmed'
-        database.save(migration)
-        two.machine.delete_guest(instance.uuid)
-        show(hosts, instance.uuid, 'back, and the last call is lost')
-        two.audit()
-        show(hosts, instance.uuid, 'after the audit of host two')
+    with tempfile.TemporaryDirectory() as temporary:
+        directory = pathlib.Path(temporary)
+        database = Database(os.fspath(directory / 'service.sqlite'), ask)
+        connections = {name: make_host(directory / name) for name in ('one', 'two')}
+        for name in connections:
+            open_(name)
+        one, two, instance = hosts['one'], hosts['two'], str(uuid.uuid4())
 
-        # While it runs, to the other host.
-        migration = Migration(str(uuid.uuid4()), next(numbers), instance.uuid, 'one', 'two', 'live-migration')
-        one.live_migrate(instance.uuid, migration, hosts.__getitem__)
-        show(hosts, instance.uuid, 'migrated live')
-        two.audit()
+        one.claim(instance, SMALL)
+        show('booted')
+        one.resize(instance, LARGE, 'two')
+        show('resized to host two')
+        one.revert(instance)
+        show('reverted')
+        one.resize(instance, LARGE, 'two')
+        one.confirm(instance)
+        show('resized again, and confirmed')
 
         # Host two loses its power, and comes back after its instance was evacuated.
-        two.manager.close()
-        two.machine.reboot()
-        migration = Migration(str(uuid.uuid4()), next(numbers), instance.uuid, 'two', 'one', 'evacuation')
-        one.evacuate(instance.uuid, migration)
-        two.start()
-        go_on(two, hosts.__getitem__)
-        two.manager.wait_for_wipes()
-        show(hosts, instance.uuid, 'evacuated, and host two is back')
+        two.close()
+        connections['two'].lookupByUUIDString(instance).destroy()
+        one.evacuate(instance)
+        open_('two')
+        show('evacuated, and host two is back')
 
-        one.delete(instance.uuid)
-        show(hosts, instance.uuid, 'deleted')
-        for host in hosts.values():
-            host.manager.close()
-            fake.FakeHost.forget(host.name)
+        one.release(instance)
+        show('deleted')
+        for name, host in hosts.items():
+            print(f'{name}: {len(host.audit())} findings')
+            host.close()
 
 
 if __name__ == '__main__':

@@ -1,89 +1,77 @@
 """Does a small compute service survive a crash at every step of a boot, and of a resize that is reverted?"""
 
-import contextlib
 import sys
 import uuid
 
-from devicetrack import exception
-from devicetrack.claims.manager import ClaimManager
-from devicetrack.objects import DeviceRequest
-from devicetrack.testing import compute_service
+import devicetrack
+from devicetrack.service.document import Document
 from devicetrack.testing import crash
-from devicetrack.testing.compute_service import Instance
-from devicetrack.testing.compute_service import Migration
 from devicetrack.testing.crash import program
 
 CLASS = 'CUSTOM_PMEM_NAMESPACE_4GB'
+FLAVOR = {'extra_specs': {'hw:pmem': '4GB'}}
+
+
+class Database:
+    """The service's database: it outlives processes. The operations have one host, so nobody asks another one."""
+
+    def __init__(self):
+        self.saved = {}
+
+    def document(self, instance_uuid):
+        return self.saved.get(instance_uuid)
+
+    def documents(self, host):
+        return dict(self.saved)
+
+    def save(self, instance_uuid, document, replaces, hosts):
+        if self.saved.get(instance_uuid) != replaces:
+            return False
+        self.saved[instance_uuid] = document
+        return True
+
+
+class Guests:
+    """The guests of a host, by the kit's hypervisor."""
+
+    def __init__(self, hypervisor):
+        self._hypervisor = hypervisor
+        self.stop, self.delete = hypervisor.stop_guest, hypervisor.delete_guest
+
+    def start(self, instance_uuid, flavor, config):
+        self._hypervisor.start_guest(instance_uuid, config)
+
+    def is_migrating(self, instance_uuid):
+        return False
 
 
 class Service(crash.ComputeProcess):
-    """The service's process on a host. Its database, ``data``, outlives it."""
+    """The service's process on a host."""
 
     def __init__(self, parts):
         super().__init__(parts)
-        self.manager = ClaimManager(parts.host, parts.driver, parts.store, parts.conf,
-                                    compute_service.View(parts.data, parts.host))
+        self.lifecycle = devicetrack.Lifecycle(parts.host, parts.driver, parts.store, parts.conf, parts.data,
+                                               Guests(parts.hypervisor))
+        self.manager = self.lifecycle.manager
 
     def start(self):
-        super().start()
-        self.go_on()
+        self.lifecycle.open()
 
     def audit(self):
         """Two rounds of the periodic task: the first after an outage finds connections dead, and writes nothing."""
         for _ in range(2):
-            with contextlib.suppress(exception.StoreUnavailable):
-                self.go_on()
-            found = super().audit()
+            found = self.lifecycle.audit()
         return found
 
-    def go_on(self):
-        for migration in self.data.migrations_of(self.host, ()).values():
-            if migration.status != 'reverted':
-                self.revert(migration)
-
     def boot(self, instance_uuid):
-        instance = Instance(instance_uuid, host=self.host)
-        self.data.save(instance)
-        with self.manager.instance_claim(None, instance, self.host, DeviceRequest.of((CLASS, 1))):
-            self._start_guest(instance)
+        self.lifecycle.claim(instance_uuid, FLAVOR)
 
-    def _start_guest(self, instance):
-        self.manager.realize(None, instance)
-        config = self.manager.guest_config(instance)    # last: a newer process may just have undone all this
-        self.hypervisor.start_guest(instance.uuid, config)
-        try:
-            self.manager.started(None, instance)
-        except exception.OutcomeUnknown:
-            pass                                # the guest runs: the audit records it
-
-    def resize(self, migration):
+    def resize(self, instance_uuid):
         """To other devices of this host."""
-        instance = self.data.get_instance(migration.instance_uuid)
-        self.data.save(migration)
-        with self.manager.resize_claim(None, instance, self.host, DeviceRequest.of((CLASS, 1)), migration):
-            self.hypervisor.stop_guest(instance.uuid)
-            self._start_guest(instance)
-        migration.status = 'finished'
-        self.data.save(migration)
+        self.lifecycle.resize(instance_uuid, FLAVOR)
 
-    def revert(self, migration):
-        instance = self.data.get_instance(migration.instance_uuid)
-        migration.status = 'reverting'
-        self.data.save(migration)
-        self.hypervisor.stop_guest(instance.uuid)
-        try:
-            self.manager.drop_move_claim_at_dest(None, instance, migration)
-        except exception.DeviceInUse:
-            pass                                # its definition names the new devices until it is written below
-        self._start_guest(instance)
-        migration.status = 'reverted'
-        self.data.save(migration)
-
-    def resume(self, instance):
-        if not self.hypervisor.guests().get(instance.uuid):
-            self.manager.release(None, instance)
-            instance.state = compute_service.DELETED
-            self.data.save(instance)
+    def revert(self, instance_uuid):
+        self.lifecycle.revert(instance_uuid)
 
 
 class Boot(crash.Operation):
@@ -97,7 +85,7 @@ class Boot(crash.Operation):
         return {'a': machine}
 
     def data(self):
-        return compute_service.ServiceData()
+        return Database()
 
     def setup(self, world):
         self.instance = str(uuid.uuid5(uuid.NAMESPACE_DNS, 'instance'))
@@ -106,14 +94,16 @@ class Boot(crash.Operation):
         world['a'].boot(self.instance)
 
     def finish(self, world):
-        for instance in self.living(world):
-            world[instance.host].resume(instance)
+        """The user reverts a resize that waits."""
+        for document in self.documents(world):
+            if document.move is not None:
+                world['a'].revert(document.uuid)
 
     def owners(self, world):
-        return {'a': {instance.uuid: {CLASS: 1} for instance in self.living(world)}}
+        return {'a': {document.uuid: {CLASS: 1} for document in self.documents(world) if not document.is_over}}
 
-    def living(self, world):
-        return [instance for instance in world.data.instances if instance.state != compute_service.DELETED]
+    def documents(self, world):
+        return map(Document.read, world.data.saved.values())
 
 
 class Revert(Boot):
@@ -121,13 +111,11 @@ class Revert(Boot):
 
     def setup(self, world):
         super().setup(world)
-        self.migration = Migration('a', 'a', self.instance, id=1,
-                                            uuid=str(uuid.uuid5(uuid.NAMESPACE_DNS, 'migration')))
         world['a'].boot(self.instance)
 
     def run(self, world):
-        world['a'].resize(self.migration)
-        world['a'].revert(self.migration)
+        world['a'].resize(self.instance)
+        world['a'].revert(self.instance)
 
 
 if __name__ == '__main__':

@@ -1,231 +1,234 @@
-"""The compute service of ``examples/two_hosts`` prints what the page about wiring says, and saves what it lists."""
+"""The compute service of ``examples/two_hosts``: what it prints, what its errors leave, and how it survives a kill."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+import os
 import pathlib
-import re
-import runpy
-import sys
 import textwrap
 from typing import Any
 from unittest import mock
-import uuid
-
-import libvirt
-from oslo_config import cfg
 
 import devicetrack
 from devicetrack import exception
-from devicetrack.engine import findings
+from devicetrack.service.document import Document
 from devicetrack.tests import base
 from devicetrack.tests import processes
-from devicetrack.tests.functional.docs.test_documented_code import DOCS
-from devicetrack.tests.functional.docs.test_documented_code import GUESTS
 from devicetrack.tests.functional.examples import two_hosts
 
-ROOT = pathlib.Path(devicetrack.__file__).parent.parent
-PAGE = ROOT / 'doc' / 'source' / 'user' / 'wiring.rst'
+PAGE = pathlib.Path(devicetrack.__file__).parent.parent / 'doc' / 'source' / 'user' / 'wiring.rst'
 
 
-class TestTwoHosts(base.TestCase):
+class TestProgram(base.TestCase):
 
     def test_it_prints_what_the_page_says(self) -> None:
-        answer = processes.run(str(two_hosts.PROGRAM.with_name('main.py')), cwd=self.temp_dir())
-        self.assertEqual('', answer.stderr if answer.returncode else '')
+        answer = processes.run(os.fspath(two_hosts.ROOT / 'main.py'), cwd=self.temp_dir())
+        self.assertEqual(0, answer.returncode, answer.stderr)
         self.assertIn('::\n\n' + textwrap.indent(answer.stdout, '    ') + '\n', PAGE.read_text(encoding='utf-8'))
 
-    def test_the_page_lists_every_save_of_the_program(self) -> None:
-        numbered = re.findall(r'self\.database\.save\(.*# ([0-9]+): ', two_hosts.PROGRAM.read_text(encoding='utf-8'))
-        listed = re.findall(r'^   \* - ([0-9]+)$', PAGE.read_text(encoding='utf-8'), re.M)
-        self.assertEqual(numbered, listed)
-        self.assertEqual(two_hosts.PROGRAM.read_text(encoding='utf-8').count('self.database.save('), len(numbered))
+    def test_the_service_is_short(self) -> None:
+        self.assertLessEqual(len((two_hosts.ROOT / 'service.py').read_text(encoding='utf-8').splitlines()), 130)
 
 
-class TestResizeThatDoesNotStart(two_hosts.TwoHostsTestCase):
-    """The destination cannot start the guest after the instance was handed over."""
+class TestErrors(two_hosts.TwoHostsTestCase):
+    """What holds after an error, and what may be repeated."""
 
-    def setUp(self) -> None:
-        super().setUp()
-        self.hand_over()
-        self.two.machine.before('realize', ZeroDivisionError(), times=1)
-        self.assertRaises(ZeroDivisionError, self.finish)
-        self.assertEqual({'one': ['old'], 'two': ['incoming'] * 2}, self.roles())
+    def refuse(self, name: str, **where: Any) -> Any:
+        """Let calls of the guests of all hosts fail."""
+        return mock.patch.object(self.names['Guests'], name, mock.Mock(side_effect=ZeroDivisionError, **where))
 
-    def test_nothing_goes_back_until_the_service_decides(self) -> None:
-        self.assertEqual([], self.audit())
-        self.assertEqual({'one': ['old'], 'two': ['incoming'] * 2}, self.roles())
+    def test_a_boot_without_devices_leaves_nothing_and_may_be_repeated(self) -> None:
+        huge = {**two_hosts.SMALL, 'extra_specs': {'hw:pmem': '4GB,4GB,4GB,4GB'}}
+        error = self.assertRaises(exception.OperationFailed, self.one.claim, self.instance, huge)
+        self.assertIsInstance(error.__cause__, exception.NoFit)
+        self.assertEqual('deleted', self.check('refused').state)
+        self.one.claim(self.instance, two_hosts.SMALL)
+        self.assertEqual('active', self.check('repeated').state)
 
-    def test_it_can_be_tried_again(self) -> None:
-        self.finish()
-        self.assertEqual({'one': ['old'], 'two': ['current'] * 2}, self.roles())
+    def test_a_boot_whose_guest_does_not_start_leaves_nothing(self) -> None:
+        with self.refuse('start'):
+            error = self.assertRaises(exception.OperationFailed, self.one.claim, self.instance, two_hosts.SMALL)
+        self.assertIsInstance(error.__cause__, ZeroDivisionError)
+        self.assertEqual('deleted', self.check('failed').state)
 
-    def test_it_is_reverted_as_the_page_says(self) -> None:
-        self.two.revert_resize(self.instance.uuid, self.migration)
-        self.assertEqual({'one': ['old'], 'two': []}, self.roles())
-        self.finish_revert()
-        self.check_reverted()
-        self.assertIsNone(self.database.instance(self.instance.uuid).migration_context)
+    def test_a_flavor_without_a_meaning_changes_nothing(self) -> None:
+        wrong = {**two_hosts.SMALL, 'extra_specs': {'resources:VGPU': 'many'}}
+        self.assertRaises(exception.BadRequest, self.one.claim, self.instance, wrong)
+        self.assertIsNone(self.document())
 
-    def test_the_audit_of_the_destination_does_the_work_of_a_call_that_is_lost(self) -> None:
-        self.migration.status = 'reverting'
-        self.database.save(self.migration)
-        self.assertEqual([], self.audit())
-        self.assertEqual({'one': ['old'], 'two': ['incoming'] * 2}, self.roles())
-        self.finish_revert()
-        self.assertEqual([], self.audit())
-        self.two.manager.wait_for_wipes()
-        self.check_reverted()
+    def test_an_operation_on_an_instance_that_nobody_knows_is_refused(self) -> None:
+        self.assertRaises(exception.BadRequest, self.one.resize, self.instance, two_hosts.LARGE)
+        self.one.release(self.instance)
 
-    def test_after_an_error_the_destination_keeps_it(self) -> None:
-        self.migration.status = 'error'
-        self.database.save(self.migration)
-        self.audit()
-        self.assertEqual([findings.STALE_MIGRATION], self.audit())
-        self.assertEqual({'one': ['old'], 'two': ['current'] * 2}, self.roles())
+    def test_a_resize_whose_guest_does_not_start_is_undone(self) -> None:
+        start = self.names['Guests'].start
 
+        def start_small(guests: Any, instance_uuid: str, flavor: Any, config: Any) -> None:
+            if flavor == two_hosts.LARGE:
+                raise ZeroDivisionError
+            start(guests, instance_uuid, flavor, config)
 
-class TestOnLibvirt(base.TestCase):
-    """The program on libvirt's test driver, with the parts that the page lists for that."""
+        for host in (None, 'two'):
+            self.one.claim(self.instance, two_hosts.SMALL)
+            with mock.patch.object(self.names['Guests'], 'start', start_small):
+                self.assertRaises(exception.OperationFailed, self.one.resize, self.instance, two_hosts.LARGE, host)
+            document = self.check(f'resize to {host}')
+            self.assertEqual(('one', 'active', two_hosts.SMALL), (document.host, document.state, document.flavor))
 
-    def setUp(self) -> None:
-        super().setUp()
-        with mock.patch.object(sys, 'path', [str(two_hosts.PROGRAM.parent), *sys.path]):
-            names = runpy.run_path(str(two_hosts.PROGRAM))
-        self.guests_class = runpy.run_path(GUESTS)['Guests']
-        self.directory = pathlib.Path(self.temp_dir())
-        self.database = names['Database'](self.directory / 'database.json')
-        self.names = names
-        self.one, self.two = self.host('one'), self.host('two')
-        self.small, self.other = (names['Flavor'](name, {'hw:pmem': '4GB'}) for name in ('small', 'other'))
-        self.instance = names['Instance'](str(uuid.uuid4()), self.small)
-        self.one.boot(self.instance)
+    def test_a_resize_to_a_host_that_is_down_is_undone(self) -> None:
+        self.one.claim(self.instance, two_hosts.SMALL)
+        self.hosts['two'].end()
+        self.assertRaises(exception.OperationFailed, self.one.resize, self.instance, two_hosts.LARGE, 'two')
+        self.hosts['two'].start()
+        self.assertEqual(('one', 'active'), (self.check('undone').host, self.document().state))
 
-    def host(self, name: str) -> Any:
-        directory = self.directory / name
-        (directory / 'memory').mkdir(parents=True)
-        for namespace in ('ns0', 'ns1'):
-            with open(directory / 'memory' / namespace, 'wb') as file:
-                file.truncate(64 << 20)
-        (directory / 'machine-id').write_text(uuid.uuid4().hex)
-        (directory / 'host.xml').write_text((DOCS / 'user' / 'host.xml').read_text())
-        (directory / 'service.conf').write_text(
-            f'[devicetrack]\nstate_path = {directory}/state\nmachine_id_path = {directory}/machine-id\n'
-            f'[libvirt]\nconnection_uri = test://{directory}/host.xml\npmem_namespaces = 4GB:ns0|ns1\n'
-            f'[devicetrack_vpmem]\ndirectory = {directory}/memory\n')
-        conf = cfg.ConfigOpts()
-        devicetrack.register_options(conf)
-        conf(['--config-file', str(directory / 'service.conf')], project='compute')
-        devicetrack.sync_store(conf)
-        connection = libvirt.open(conf.libvirt.connection_uri)
-        self.addCleanup(connection.close)
-        driver = devicetrack.load_driver(conf, name, connect=lambda: connection)
-        host = object.__new__(self.names['Compute'])
-        host.name, host.database, host.machine, host._conf = name, self.database, self.guests_class(connection), conf
-        with mock.patch.object(devicetrack, 'load_driver', autospec=True, return_value=driver):
-            host.start()
-        self.addCleanup(host.manager.close)
-        return host
+    def test_a_live_migration_that_does_not_arrive_leaves_the_guest(self) -> None:
+        self.one.claim(self.instance, two_hosts.VGPU)
+        with self.refuse('migrate'):
+            self.assertRaises(exception.OperationFailed, self.one.live_migrate, self.instance, 'two')
+        self.assertEqual('one', self.check('failed').host)
 
-    def migration(self, number: int, destination: str) -> Any:
-        return self.names['Migration'](str(uuid.uuid4()), number, self.instance.uuid, 'one', destination)
+    def test_a_guest_that_was_stopped_stays_off_after_a_start(self) -> None:
+        self.one.claim(self.instance, two_hosts.SMALL)
+        self.one.stop(self.instance)
+        self.hosts['one'].end()
+        self.hosts['one'].start()
+        self.assertEqual({self.instance: False}, self.hosts['one'].guests())
+        self.one.start(self.instance)
+        self.check('started')
 
-    def named(self, host: Any) -> list[str | None]:
-        return [use.identifier for use in host.manager.placed()[1].uses if use.running]
+    def test_guests_run_again_after_a_power_cut(self) -> None:
+        self.one.claim(self.instance, two_hosts.SMALL)
+        self.hosts['one'].lose_power()
+        self.hosts['one'].start()
+        self.check('after the power cut')
 
-    def check_definition(self, host: Any, device: str) -> None:
-        """The definition names the device, and has the library's record of it."""
-        self.assertEqual([device], self.named(host))
-        [element], metadata = host.machine.read(self.instance.uuid)
-        self.assertIn(f'/{device}</path>', element)
-        self.assertIn(f'identifier="{device}"', metadata)
+    def test_another_operation_is_refused_while_a_resize_waits(self) -> None:
+        self.one.claim(self.instance, two_hosts.SMALL)
+        self.one.resize(self.instance, two_hosts.LARGE)
+        for refused in (lambda: self.one.resize(self.instance, two_hosts.SMALL), lambda: self.one.stop(self.instance),
+                        lambda: self.one.live_migrate(self.instance, 'two')):
+            self.assertRaises(exception.InstanceBusy, refused)
+        self.one.release(self.instance)
+        self.assertEqual('deleted', self.check('released').state)
 
-    def test_a_resize_on_one_host_is_reverted_and_another_one_confirmed(self) -> None:
-        self.check_definition(self.one, 'ns0')
-        migration = self.migration(1, 'one')
-        self.one.prep_resize(self.instance.uuid, migration, self.other)
-        self.one.resize_instance(self.instance.uuid, migration)
-        self.one.finish_resize(self.instance.uuid, migration)
-        self.check_definition(self.one, 'ns1')
-        self.one.revert_resize(self.instance.uuid, migration)
-        self.one.finish_revert_resize(self.instance.uuid, migration)
-        self.check_definition(self.one, 'ns0')
-        self.assertEqual([], self.one.manager.update_available_resource(None, 'one'))
-        self.one.manager.wait_for_wipes()
+    def test_a_delete_while_the_other_host_is_down_ends_when_it_is_back(self) -> None:
+        self.one.claim(self.instance, two_hosts.SMALL)
+        self.one.resize(self.instance, two_hosts.LARGE, 'two')
+        self.hosts['one'].lose_power()
+        self.two.release(self.instance)
+        self.assertEqual('deleting', self.document().state)
+        self.hosts['one'].start()
+        self.assertEqual('deleted', self.check('released').state)
 
-        migration = self.migration(2, 'one')
-        self.one.prep_resize(self.instance.uuid, migration, self.other)
-        self.one.resize_instance(self.instance.uuid, migration)
-        self.one.finish_resize(self.instance.uuid, migration)
-        self.one.confirm_resize(self.instance.uuid, migration)
-        self.check_definition(self.one, 'ns1')
-        self.assertEqual(['ns1'], [row.identifier for row in self.one.manager.resources_of(self.instance.uuid)])
-
-    def test_a_resize_to_the_other_host_and_a_delete(self) -> None:
-        migration = self.migration(1, 'two')
-        self.two.prep_resize(self.instance.uuid, migration, self.other)
-        self.one.resize_instance(self.instance.uuid, migration)
-        self.two.finish_resize(self.instance.uuid, migration)
-        self.assertEqual(('off', 'runs'), tuple(host.guest_state(self.instance.uuid) for host in (self.one, self.two)))
-        self.one.confirm_resize(self.instance.uuid, migration)
-        self.two.delete(self.instance.uuid)
-        for host in (self.one, self.two):
-            self.assertEqual(('none', 0, []), (
-                host.guest_state(self.instance.uuid), len(host.manager.resources_of(self.instance.uuid)),
-                host.manager.update_available_resource(None, host.name)))
+    def test_a_host_that_was_away_for_several_moves_keeps_nothing(self) -> None:
+        self.one.claim(self.instance, two_hosts.SMALL)
+        self.hosts['one'].lose_power()
+        self.two.evacuate(self.instance)
+        self.two.resize(self.instance, two_hosts.LARGE)
+        self.two.confirm(self.instance)
+        self.hosts['one'].start()
+        self.assertEqual('two', self.check('back').host)
 
 
-class TestTakenOver(two_hosts.TwoHostsTestCase):
-    """A newer process of host one, with a state directory of its own, starts while the older one boots a guest."""
+class TestDocument(base.TestCase):
 
-    def setUp(self) -> None:
-        super().setUp()
-        self.other = self.names['Instance'](str(uuid.uuid4()), self.small)
+    def test_one_of_a_newer_release_is_refused(self) -> None:
+        text = Document('a', 'one', {}).text.replace('"version": 1', '"version": 2')
+        self.assertRaises(exception.UnknownObject, Document.read, text)
 
-    def take_over(self) -> None:
-        conf = self.confs['one']
-        conf.set_override('state_path', self.temp_dir(), 'devicetrack')
-        self.newer = devicetrack.ClaimManager('one', devicetrack.load_driver(conf, 'one'), self.one.manager.store, conf,
-                                              service=self.names['Answers'](self.database, 'one'))
-        self.addCleanup(self.newer.close)
-        self.newer.init_host(None)
-        self.newer.realize(None, self.other)
-        config = self.newer.guest_config(self.other)
-        self.one.machine.start_guest(self.other.uuid, config.devices, metadata=config.metadata)
-        self.newer.started(None, self.other)
+    def test_it_is_read_as_it_was_written(self) -> None:
+        document = Document('a', 'one', {'extra_specs': {}}, leaving=('one',))
+        self.assertEqual(document, Document.read(document.text))
 
-    def check_other(self) -> None:
-        self.assertTrue(self.one.machine.usage().runs_here(self.other.uuid))
-        self.assertEqual([], self.newer.update_available_resource(None, 'one'))
-        self.assertEqual('one', self.database.instance(self.other.uuid).host)
 
-    def test_the_older_one_leaves_the_guest_of_the_newer_one(self) -> None:
-        self.one.machine.before('guest_config', self.take_over, times=1)
-        self.assertRaises(exception.HostTakenOver, self.one.boot, self.other)
-        self.check_other()
+class TestKilled(two_hosts.TwoHostsTestCase):
+    """An operation is killed at every moment, on each host; then it is repeated, or not."""
 
-    def test_also_when_its_own_guest_does_not_start(self) -> None:
-        real, calls = self.one.machine.start_guest, []
+    def explore(self, prepare: Callable[[], None], operation: Callable[[], Any], end: dict[str, Any]) -> None:
+        for repeated in (True, False):
+            for victim in self.hosts.values():
+                number = 1
+                while self.kill(victim, number, prepare, operation):
+                    moment = f'{victim.passed[number - 1]} of host {victim.name}, {repeated=}'
+                    victim.end()
+                    victim.start()
+                    for host in self.hosts.values():
+                        if host.lifecycle is not None:
+                            host.lifecycle.manager.wait_for_wipes()     # of what was undone
+                    if repeated:
+                        operation()
+                    for host in self.hosts.values():
+                        if host.lifecycle is None:
+                            host.start()
+                    document = self.check(moment)
+                    if repeated:
+                        self.assertEqual(end, {name: getattr(document, name) for name in end}, moment)
+                    self.clear()
+                    number += 1
+                self.clear()
 
-        def start_guest(*arguments: Any, **options: Any) -> None:
-            calls.append(arguments)
-            if len(calls) == 1:
-                self.take_over()
-                raise ZeroDivisionError()       # it runs already
-            real(*arguments, **options)
+    def kill(self, victim: two_hosts.Host, number: int, prepare: Callable[[], None],
+             operation: Callable[[], Any]) -> bool:
+        """Kill a host at this moment of an operation. Returns whether the operation has so many moments there."""
+        prepare()
+        victim.passed.clear()
+        victim.kill_at = number
+        try:
+            operation()
+        except two_hosts.Killed:
+            pass
+        except exception.DeviceTrackError:
+            self.assertGreaterEqual(len(victim.passed), number)         # the other host died
+        victim.kill_at = 0
+        return len(victim.passed) >= number
 
-        with mock.patch.object(self.one.machine, 'start_guest', start_guest):
-            self.assertRaises(exception.HostTakenOver, self.one.boot, self.other)
-        self.check_other()
+    def clear(self) -> None:
+        for host in self.hosts.values():
+            if host.lifecycle is None:
+                host.start()
+        for host in self.hosts.values():
+            host.lifecycle.release(self.instance)
+        self.settle()
 
-    def test_the_older_one_ends_no_live_migration(self) -> None:
-        migration = self.names['Migration'](str(uuid.uuid4()), 1, self.instance.uuid, 'one', 'two', 'live-migration')
+    def boot(self, flavor: Any = two_hosts.SMALL) -> None:
+        self.one.claim(self.instance, flavor)
 
-        def take_over(*_arguments: Any) -> None:
-            self.other = self.instance
-            self.take_over()
-            raise ZeroDivisionError()           # the copy fails
+    def test_boot(self) -> None:
+        self.explore(lambda: None, self.boot, {'state': 'active', 'host': 'one'})
 
-        with mock.patch.object(self.one, '_copy', take_over):
-            self.assertRaises(exception.HostTakenOver, self.one.live_migrate, self.instance.uuid, migration,
-                              self.hosts.__getitem__)
-        self.assertEqual('running', self.database.migrations()[-1].status)
+    def test_delete(self) -> None:
+        self.explore(self.boot, lambda: self.one.release(self.instance), {'state': 'deleted'})
+
+    def test_resize_on_one_host(self) -> None:
+        self.explore(self.boot, lambda: self.one.resize(self.instance, two_hosts.LARGE),
+                     {'host': 'one', 'flavor': two_hosts.LARGE})
+
+    def resized(self, host: str | None = None) -> None:
+        self.boot()
+        self.one.resize(self.instance, two_hosts.LARGE, host)
+
+    def test_confirm_and_revert_on_one_host(self) -> None:
+        self.explore(self.resized, lambda: self.one.confirm(self.instance), {'host': 'one', 'flavor': two_hosts.LARGE})
+        self.explore(self.resized, lambda: self.one.revert(self.instance), {'host': 'one', 'flavor': two_hosts.SMALL})
+
+    def test_resize_to_another_host(self) -> None:
+        self.explore(self.boot, lambda: self.one.resize(self.instance, two_hosts.LARGE, 'two'),
+                     {'host': 'two', 'flavor': two_hosts.LARGE})
+
+    def test_confirm_and_revert_on_two_hosts(self) -> None:
+        self.explore(lambda: self.resized('two'), lambda: self.one.confirm(self.instance),
+                     {'host': 'two', 'flavor': two_hosts.LARGE})
+        self.explore(lambda: self.resized('two'), lambda: self.two.revert(self.instance),
+                     {'host': 'one', 'flavor': two_hosts.SMALL})
+
+    def test_live_migration(self) -> None:
+        self.explore(lambda: self.boot(two_hosts.VGPU), lambda: self.one.live_migrate(self.instance, 'two'),
+                     {'host': 'two', 'state': 'active'})
+
+    def test_evacuation(self) -> None:
+        def lose_power() -> None:
+            self.boot()
+            self.hosts['one'].lose_power()
+
+        self.explore(lose_power, lambda: self.two.evacuate(self.instance), {'host': 'two', 'state': 'active'})

@@ -1,129 +1,217 @@
-"""The two hosts of ``examples/two_hosts``, and a service of theirs that is killed."""
+"""The two hosts of ``examples/two_hosts``, whose processes can be killed before and after each save and each call."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+import os
 import pathlib
 import runpy
-import sys
 from typing import Any
 from unittest import mock
 import uuid
 
+import libvirt
+from oslo_config import cfg
+
 import devicetrack
-from devicetrack.claims.claim import Claim
-from devicetrack.testing import fake
+from devicetrack.service.document import Document
 from devicetrack.tests import base
 
-ROOT = pathlib.Path(devicetrack.__file__).parent.parent
-PROGRAM = ROOT / 'examples' / 'two_hosts' / 'service.py'
-
-
-class TwoHostsTestCase(base.TestCase):
-    """The hosts of the program, with an instance on the first."""
-
-    def setUp(self) -> None:
-        super().setUp()
-        with mock.patch.object(sys, 'path', [str(PROGRAM.parent), *sys.path]):
-            self.names = names = runpy.run_path(str(PROGRAM))
-            self.go_on = runpy.run_path(str(PROGRAM.with_name('restart.py')))['go_on']
-        directory = pathlib.Path(self.temp_dir())
-        self.database = names['Database'](directory / 'database.json')
-        self.hosts: dict[str, Any] = {}
-        self.confs: dict[str, Any] = {}
-        configuration = names['configuration']
-
-        def configured(at: pathlib.Path) -> Any:
-            self.confs[at.name] = configuration(at)
-            return self.confs[at.name]
-
-        names['Compute'].__init__.__globals__['configuration'] = configured
-        for name in ('one', 'two'):
-            self.addCleanup(fake.FakeHost.forget, name)
-            self.hosts[name] = names['Compute'](name, directory / name, self.database)
-            self.addCleanup(lambda host: host.manager.close(), self.hosts[name])
-        self.small, self.large = (names['Flavor'](name, {'hw:pmem': pmem}) for name, pmem in
-                                  (('small', '4GB'), ('large', '4GB,4GB')))
-        self.instance = names['Instance'](str(uuid.uuid4()), self.small)
-        self.migration = names['Migration'](str(uuid.uuid4()), 1, self.instance.uuid, 'one', 'two')
-        self.one.boot(self.instance)
-        self.addCleanup(self.check_guests)
-
-    def check_guests(self) -> None:
-        """No two hosts run the guest."""
-        self.assertLessEqual(sum(map(self.runs, self.hosts)), 1)
-
-    def runs(self, name: str) -> bool:
-        return self.hosts[name].machine.usage().runs_here(self.instance.uuid)
-
-    def hand_over(self) -> None:
-        self.two.prep_resize(self.instance.uuid, self.migration, self.large)
-        self.one.resize_instance(self.instance.uuid, self.migration)
-
-    @property
-    def one(self) -> Any:
-        return self.hosts['one']
-
-    @property
-    def two(self) -> Any:
-        return self.hosts['two']
-
-    def finish(self) -> None:
-        self.two.finish_resize(self.instance.uuid, self.migration)
-
-    def roles(self) -> dict[str, list[str]]:
-        return {name: [row.role for row in host.manager.resources_of(self.instance.uuid)]
-                for name, host in self.hosts.items()}
-
-    def audit(self) -> list[str]:
-        """The kinds of findings of both hosts."""
-        return [finding.kind for name, host in self.hosts.items()
-                for finding in host.manager.update_available_resource(None, name)]
-
-    def finish_revert(self) -> None:
-        self.one.finish_revert_resize(self.instance.uuid, self.migration)
-
-    def check_reverted(self) -> None:
-        self.assertEqual(({'one': ['current'], 'two': []}, []), (self.roles(), self.audit()))
-        saved = self.database.instance(self.instance.uuid)
-        self.assertEqual(('one', 'small', 1), (saved.host, saved.flavor.name, len(saved.resources)))
+ROOT = pathlib.Path(devicetrack.__file__).parent.parent / 'examples' / 'two_hosts'
+SMALL = {'name': 'small', 'memory_mb': 1024, 'virt_type': 'test', 'extra_specs': {'hw:pmem': '4GB'}}
+VGPU = {**SMALL, 'name': 'vgpu', 'extra_specs': {'resources:VGPU': '1'}}
+LARGE = {**SMALL, 'name': 'large', 'extra_specs': {'hw:pmem': '4GB,4GB'}}
 
 
 class Killed(BaseException):
-    """The process ends here: no handler of the program sees it."""
+    """The process of a host ends here: no handler of the service or of the library sees it."""
 
 
-class InterruptedTestCase(TwoHostsTestCase):
-    """One of the hosts is killed amid a move, and starts again."""
+class Watched:
+    """An object of a host whose process may be killed before and after each call of the object's methods."""
 
-    def kill_before(self, thing: Any, name: str, step: Callable[..., None], *arguments: Any, calls: int = 1) -> None:
-        """Take a step of the move, and end it before it calls this method for the last time of some."""
-        real, left = getattr(thing, name), [calls]
+    def __init__(self, host: Host, name: str, watched: Any) -> None:
+        self._host, self._name, self._watched = host, name, watched
 
-        def called(*args: Any, **kwargs: Any) -> Any:
-            left[0] -= 1
-            if not left[0]:
-                raise Killed()
-            return real(*args, **kwargs)
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._watched, name)
+        if not inspect.ismethod(found):
+            return found
 
-        # The block of a claim does not see the end of its process either.
-        with mock.patch.object(thing, name, called), mock.patch.object(Claim, '__exit__', lambda *_error: None):
-            self.assertRaises(Killed, step, self.instance.uuid, *arguments)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self._host.pass_by(f'before {self._name}.{name}')
+            answer = found(*args, **kwargs)
+            self._host.pass_by(f'after {self._name}.{name}')
+            return answer
 
-    def restart(self, name: str) -> None:
-        host = self.hosts[name]
-        host.manager.close()
-        host.start()
-        self.go_on(host, self.hosts.get)
+        return call
 
-    def check(self, status: str, host: str, roles: dict[str, list[str]]) -> None:
-        migration = self.database.migrations()[-1]
-        saved = self.database.instance(self.instance.uuid)
-        self.assertEqual((status, host), (migration.status, saved.host))
-        self.assertEqual([name == host for name in self.hosts], [self.runs(name) for name in self.hosts])
-        self.audit()
-        for each in self.hosts.values():
-            each.manager.wait_for_wipes()
-        self.assertEqual((roles, []), (self.roles(), self.audit()))
-        self.assertEqual([row.identifier for row in self.hosts[host].manager.resources_of(saved.uuid)],
-                         [row.identifier for row in saved.resources])
+
+class Host:
+    """A host with two namespaces and two mediated devices, on libvirt's test driver. It outlives its processes."""
+
+    def __init__(self, name: str, directory: pathlib.Path, hosts: TwoHostsTestCase) -> None:
+        self.name, self._hosts = name, hosts
+        self.file = make_host(name, directory, hosts)
+        self.connection = libvirt.open(f'test://{directory}/host.xml')
+        self.lifecycle: Any = None
+        self.passed: list[str] = []
+        self.kill_at = 0                        # the number of the moment; none for 0
+
+    def pass_by(self, moment: str) -> None:
+        self.passed.append(moment)
+        if len(self.passed) == self.kill_at:
+            raise Killed(f'host {self.name}, {moment}')
+
+    def start(self) -> None:
+        """Start the process. It can be killed while it opens the host."""
+        names, database = self._hosts.names, self._hosts.database
+        real = devicetrack.Lifecycle
+
+        def make(*args: Any) -> Any:
+            instances: Any = Watched(self, 'Instances', args[4])
+            guests: Any = Watched(self, 'Guests', args[5])
+            driver, store, conf = args[1:4]
+            self.lifecycle = made = real(self.name, driver, store, conf, instances, guests)
+            watched: Any = Watched(self, 'ClaimManager', made.manager)
+            vars(made)['manager'] = vars(vars(made)['_steps'])['_manager'] = watched
+            return made
+
+        with mock.patch.dict(vars(devicetrack), {'Lifecycle': make}):
+            names['open_host'](self.name, self.file, database, self.connection)
+
+    def end(self) -> None:
+        """What is left of a process that was killed is its devices, guests and rows."""
+        self.kill_at = 0
+        if self.lifecycle is not None:
+            self.lifecycle.close()
+        self.lifecycle = None
+
+    def lose_power(self) -> None:
+        self.end()
+        for domain in self.connection.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE):
+            domain.destroy()
+
+    def guests(self) -> dict[str, bool]:
+        return {domain.UUIDString(): bool(domain.isActive()) for domain in self.connection.listAllDomains()}
+
+
+def make_host(name: str, directory: pathlib.Path, test: base.TestCase) -> str:
+    (directory / 'memory').mkdir(parents=True)
+    for namespace in ('ns0', 'ns1', 'ns2'):
+        (directory / 'memory' / namespace).touch()
+        os.truncate(directory / 'memory' / namespace, 4 << 20)
+    (directory / 'machine-id').write_text(uuid.uuid4().hex)
+    node = (ROOT.parent.parent / 'doc' / 'source' / 'user' / 'host.xml').read_text()
+    (directory / 'host.xml').write_text(node.replace('4b20d080', uuid.uuid5(uuid.NAMESPACE_DNS, name).hex[:8]))
+    file = directory / 'service.conf'
+    file.write_text(f"""
+[devicetrack]
+state_path = {directory}/state
+machine_id_path = {directory}/machine-id
+[libvirt]
+connection_uri = test://{directory}/host.xml
+pmem_namespaces = 4GB:ns0|ns1|ns2
+[devices]
+enabled_mdev_types = nvidia-35
+[devicetrack_vpmem]
+directory = {directory}/memory
+""")
+    return os.fspath(file)
+
+
+class TwoHostsTestCase(base.TestCase):
+    """Two hosts with the service of the example."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.names = runpy.run_path(os.fspath(ROOT / 'service.py'))
+        directory = pathlib.Path(self.temp_dir())
+        self.database = self.names['Database'](os.fspath(directory / 'service.sqlite'), self.ask)
+        self.hosts = {name: Host(name, directory / name, self) for name in ('one', 'two')}
+        self.names['Guests'].migrate = lambda *args: self.migrate(*args)
+        self.names['Guests'].is_migrating = lambda _guests, _uuid: False        # the test driver cannot say it
+        for host in self.hosts.values():
+            self.addCleanup(host.connection.close)
+            conf = devicetrack_conf(host.file)
+            devicetrack.sync_store(conf)
+            host.start()
+            self.addCleanup(host.end)
+        self.instance = str(uuid.uuid4())
+
+    @property
+    def one(self) -> Any:
+        return self.hosts['one'].lifecycle
+
+    @property
+    def two(self) -> Any:
+        return self.hosts['two'].lifecycle
+
+    def ask(self, host: str, instance_uuid: str) -> None:
+        """A call from one host to the other."""
+        asked = self.hosts[host]
+        if asked.lifecycle is None:
+            raise ConnectionRefusedError(host)
+        try:
+            asked.lifecycle.go_on(instance_uuid)
+        except Killed as killed:
+            if killed.args[0].startswith(f'host {host},'):
+                raise ConnectionResetError(host) from killed
+            raise
+
+    def migrate(self, guests: Any, instance_uuid: str, host: str, definitions: Any) -> None:
+        """The test driver cannot migrate a guest."""
+        self.hosts[host].connection.defineXML(definitions.persistent).create()
+        guests.delete(instance_uuid)
+
+    # -- what must hold -----------------------------------------------------------------------------------------------
+
+    def document(self) -> Any:
+        text = self.database.document(self.instance)
+        return None if text is None else Document.read(text)
+
+    def settle(self) -> None:
+        """Some rounds of the periodic task."""
+        for _ in range(2):
+            for host in self.hosts.values():
+                host.lifecycle.audit()
+                host.lifecycle.manager.wait_for_wipes()
+
+    def check(self, moment: str) -> Any:
+        """Check that the instance has what its document says, and nothing else has anything."""
+        self.settle()
+        document = self.document()
+        where = None if document is None or document.state == 'deleted' else document.host
+        waits = document is not None and document.move is not None      # for its confirmation
+        for name, host in self.hosts.items():
+            rows, _usage = host.lifecycle.manager.placed()
+            held = sorted((row.instance_uuid, row.role, row.state) for row in rows)
+            expected = []
+            if name == where:
+                expected += [(self.instance, 'current', 'active')] * devices_of(document.flavor)
+            if waits and name == document.move.source_compute:
+                expected += [(self.instance, 'old', 'active')] * devices_of(document.move.old_flavor)
+            self.assertEqual(sorted(expected), held, f'{moment}: rows of {name}')
+            guests = host.guests()
+            runs = {self.instance: True} if name == where else {}
+            if waits and name == document.move.source_compute and name != where:
+                runs = {self.instance: False}
+            self.assertEqual(runs, guests, f'{moment}: guests of {name}')
+            self.assertEqual([], host.lifecycle.audit(), f'{moment}: findings of {name}')
+        if document is not None:
+            rest = ('active', 'off', 'deleted') if not waits else ('active',)
+            self.assertIn(document.state, rest, moment)
+            self.assertEqual(((), ()), (document.ended, document.leaving), moment)
+        return document
+
+
+def devices_of(flavor: Any) -> int:
+    specs = flavor['extra_specs']
+    return len([one for one in specs.get('hw:pmem', '').split(',') if one]) + int(specs.get('resources:VGPU', 0))
+
+
+def devicetrack_conf(file: str) -> Any:
+    conf = cfg.ConfigOpts()
+    devicetrack.register_options(conf)
+    conf(['--config-file', file], project='compute')
+    return conf

@@ -451,15 +451,9 @@ class DocumentationTestCase(CrashTestCase):
         report = self.explorer().explore(example['Revert'](), ('kill', 'outage', 'takeover'), every_point=False)
         self.assertEqual({}, report.failures, report.first and report.describe())
 
-    def test_a_revert_that_nobody_goes_on_with_is_found(self):
-        example = runpy.run_path(str(ROOT / 'doc' / 'source' / 'user' / 'crash_kit.py'))
-        careless = type('Careless', (example['Service'],), {'go_on': lambda self: None})
-        report = self.explorer().explore(on(careless, example['Revert']), KILL, until_failure=True)
-        self.assertIn('is claimed, incoming', report.describe())
-
     def test_what_the_page_invites_to_break_is_found(self):
         example = runpy.run_path(str(ROOT / 'doc' / 'source' / 'user' / 'crash_kit.py'))
-
-        careless = type('Careless', (example['Service'],), {'resume': lambda self, instance: None})
+        careless = type('Careless', (example['Service'],), {'start': crash.ComputeProcess.start,
+                                                            'audit': crash.ComputeProcess.audit})
         report = self.explorer().explore(on(careless, example['Boot']), KILL, until_failure=True)
         self.assertIn('owners are {} and should be', report.describe())
