@@ -55,7 +55,9 @@ class NovaDevices:
         if not function.is_available or (provider is not None and provider.allocations):
             return Cleanable(cleanable.USED, _told(function))
         if provider is None:
-            return Cleanable(cleanable.UNKNOWN, 'placement has no provider for it')
+            return Cleanable(cleanable.UNKNOWN, 'placement has no provider for it' if not function.network else (
+                'it has a physical_network, and Nova reports no such function to placement, so nothing reserves it '
+                'after its guest: remove one_time_use, or physical_network'))
         return Cleanable(cleanable.WAITING if provider.reserved else cleanable.FREE, _told(function))
 
     def check_waits(self, key: DeviceKey, told: str) -> None:

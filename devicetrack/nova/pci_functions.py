@@ -57,6 +57,11 @@ class PCIFunction(NamedTuple):
         return self.tags is not None and self.tags.get('one_time_use') == 'true'
 
     @property
+    def network(self) -> str | None:
+        """The physical network that its ``device_spec`` names."""
+        return (self.tags or {}).get('physical_network')
+
+    @property
     def is_available(self) -> bool:
         return self.status == fields.PciDeviceStatus.AVAILABLE and self.instance_uuid is None
 
@@ -134,8 +139,7 @@ class PCIFunctions:
 
         :raises NovaUnavailable: placement does not answer, or its answer has not one class
         """
-        tags = function.tags or {}
-        if not nova.conf.CONF.pci.report_in_placement or tags.get('physical_network'):
+        if not nova.conf.CONF.pci.report_in_placement or function.network:
             return None
         name, client = function.provider_name(self.nodename), self._tracker.reportclient
         context = nova_context.get_admin_context()

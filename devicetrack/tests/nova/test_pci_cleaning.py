@@ -227,6 +227,12 @@ class CleaningTestCase(test_pci_in_placement.PlacementPCIReportingTests):
         self.reserve(1)
         consumers.append(consumer)
 
+    def test_a_function_with_a_physical_network_is_never_reserved(self) -> None:
+        [spec] = self.tracker.pci_tracker.dev_filter.specs
+        spec.tags['physical_network'] = 'net'
+        [said] = self.audit()
+        self.assertIn('so nothing reserves it after its guest', said)
+
     def test_an_allocation_by_force_ends_the_cleaning(self) -> None:
         for times in (1, 2, 3, 4):
             self.delete(self.boot())
