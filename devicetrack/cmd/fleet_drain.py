@@ -13,6 +13,7 @@ from typing import Final
 from typing import NamedTuple
 
 from devicetrack import vocabulary
+from devicetrack.claims import report
 from devicetrack.cmd import base
 from devicetrack.cmd import migration
 from devicetrack.cmd import mirrored
@@ -121,6 +122,12 @@ class Drain(base.Lister):
                 self.exit_code = base.ATTENTION
             yield fields
         self._say(taking, ours, counted)
+        of_service = {one.line['instance_uuid'] for one in reader.devices(
+            drained, reading.Wanted(statuses=(report.OBSERVED, report.UNKNOWN)))
+                      if one.line['status'] == report.OBSERVED} - {None, *(one.instance_uuid for one in guests)}
+        if of_service:
+            self.say(f'not listed: {base.count(len(of_service), "guest")} with devices that the compute service hands '
+                     f'out itself: {_some(sorted(of_service))}')
 
     def produce_output(self, *args: Any) -> int:
         super().produce_output(*args)
@@ -194,19 +201,30 @@ class Drain(base.Lister):
         closed = [one.name for one in self._pictures
                   if one.report_only is not None and not one.is_silent and one.uuid not in ours]
         if closed:
-            more = f' and {len(closed) - _SHOWN} more' if len(closed) > _SHOWN else ''
-            self.say(f'not counted, because they are report-only: {", ".join(closed[:_SHOWN])}{more}')
+            self.say(f'not counted, because they are report-only: {_some(closed)}')
 
 
-_SORTS: Final = ('can move while running', 'only shut off', 'nowhere', 'unknown')
+def _some(names: Sequence[str]) -> str:
+    more = f' and {len(names) - _SHOWN} more' if len(names) > _SHOWN else ''
+    return f'{", ".join(names[:_SHOWN])}{more}'
+
+
+_RUNNING: Final = 'can move while running'
+_PERHAPS: Final = 'shut off, and nobody knows whether while running'
+_SHUT_OFF: Final = 'only shut off'
+_NOWHERE: Final = 'nowhere'
+_SORTS: Final = (_RUNNING, _PERHAPS, _SHUT_OFF, _NOWHERE, _UNKNOWN)
 
 
 def _sort(fields: Mapping[str, Any]) -> str:
-    if fields['live'].data:
-        return _SORTS[0]
-    if fields['cold'].data is None:
-        return _SORTS[3]
-    return _SORTS[1] if fields['cold'].data else _SORTS[2]
+    live, cold = fields['live'].data, fields['cold'].data
+    if live:
+        return _RUNNING
+    if cold is None:
+        return _UNKNOWN
+    if not cold:
+        return _NOWHERE
+    return _PERHAPS if live is None else _SHUT_OFF
 
 
 def _guest(picture: Picture, facts: HostFacts, uuid: str, records: Sequence[Record], elsewhere: Sequence[Picture],

@@ -113,7 +113,8 @@ class Destination:
             if not isinstance(chosen, list):
                 return None
             why = '; '.join(map(str, chosen))
-        return why
+        # The host may know itself what cannot be read here.
+        return '; '.join([why, *(f'{one.sort}: {one.problem}' for one in self._facts.unread)])
 
     def _facts_of(self, kind: str, parent: str | None, text: str) -> Facts | None:
         return self._declared.get(TypeAtParent(kind, parent, look_at(text).type))
