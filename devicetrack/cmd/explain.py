@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import collections
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -19,7 +20,9 @@ from devicetrack.cmd import options
 from devicetrack.cmd import records
 from devicetrack.engine.explanation import Shortage
 from devicetrack.objects import DeviceRequest
+from devicetrack.objects import event as events
 from devicetrack.objects import extra_specs
+from devicetrack.pictures import moments
 
 _NO_ALIAS = 'this host knows no alias, because its options hand out no PCI functions ([devicetrack_pci])'
 
@@ -38,8 +41,9 @@ class WantedResource(NamedTuple):
 class Explain(base.Lister):
     """Show whether a request would fit on this host now, and which devices there are for each part. Claims nothing.
 
-    Give the request by --resource, or as the extra specs of a flavor by --extra-spec. Exit code 3 when the whole
-    request does not fit, also because this host takes no claims at all.
+    Give the request by --resource, as the extra specs of a flavor by --extra-spec or --extra-specs, or as the instance
+    that has these devices, or was refused last, by --instance. Exit code 3 when the whole request does not fit, also
+    because this host takes no claims at all.
     """
 
     columns = ('resource_class', 'provider', 'provider_uuid', 'wanted', 'free', 'fits', 'exist', 'held', 'instances',
@@ -61,6 +65,10 @@ class Explain(base.Lister):
         request.add_argument('--extra-spec', action='append', default=[], type=_extra_spec, metavar='KEY=VALUE',
                              help='An extra spec of a flavor, such as hw:pmem=4GB,SMALL or resources:VGPU=1. May be '
                                   'repeated; those that name no devices are skipped.')
+        options.add_extra_specs(request)
+        request.add_argument('--instance', metavar='UUID', type=options.canonical_uuid,
+                             help='What the last refused claim of this instance wanted, or else the devices that it '
+                                  'has: would another instance like it fit?')
         parser.add_argument('--numa-node', action='append', default=[], type=int, metavar='N',
                             help='A NUMA node of this host that the guest runs on. May be repeated.')
         parser.add_argument('--numa-policy', choices=vocabulary.NUMA_AFFINITY_POLICIES,
@@ -70,8 +78,8 @@ class Explain(base.Lister):
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
         observer = self.app.observer(parsed_args.host)
         try:
-            request = _request(parsed_args, observer)
-            if observer.aliases is None and any(key == extra_specs.ALIAS for key, _value in parsed_args.extra_spec):
+            request = self._request(parsed_args, observer)
+            if observer.aliases is None and extra_specs.ALIAS in _specs(parsed_args):
                 self.say(f'{extra_specs.ALIAS} is left out: {_NO_ALIAS}')
             explanation = observer.explain(request)
         except exception.UnknownProvider as error:
@@ -109,6 +117,28 @@ class Explain(base.Lister):
                                               and part.provider_uuid in (None, line.provider_uuid))}
 
 
+    def _request(self, parsed_args: argparse.Namespace, observer: report.Observer) -> DeviceRequest:
+        if parsed_args.instance is None:
+            return _request(parsed_args, observer, parsed_args.resource)
+        store = self.app.checked_store
+        refused = [one.event for one in store.events_of_instance(parsed_args.instance)
+                   if one.event.event == events.REFUSED and one.event.more.get('wanted')]
+        there = store.records_everywhere(parsed_args.instance)
+        if refused:
+            last = refused[-1]
+            self.say(f'wanted by the claim that was refused {moments.local(last.at_ms / 1000)}: {last.more["wanted"]} '
+                     f'({last.more.get("reason")}: {last.more.get("why")})')
+            wanted = [_resource(part) for part in str(last.more['wanted']).split(', ')]
+        elif there:
+            counted = collections.Counter(record.resource_class for record in there if record.role != vocabulary.OLD)
+            self.say('the devices that it has: ' + ', '.join(f'{name}={amount}' for name, amount in counted.items()))
+            wanted = [WantedResource(name, amount, None) for name, amount in counted.items()]
+        else:
+            raise exception.UnknownToStore('instance', parsed_args.instance, None, (
+                'it has no device, and no claim of it was refused, or that was longer ago than the history goes back'))
+        return _request(parsed_args, observer, wanted)
+
+
 def _named(lines: Iterable[report.Line]) -> base.Shown:
     lines = list(lines)
     return base.Shown([{'device': records.name(line.kind, str(line.identifier)),
@@ -121,11 +151,16 @@ def _withheld(part: Shortage) -> base.Shown:
                       ', '.join(f'{amount} ({reasons})' for reasons, amount in part.withheld))
 
 
-def _request(parsed_args: argparse.Namespace, observer: report.Observer) -> DeviceRequest:
+def _specs(parsed_args: argparse.Namespace) -> dict[str, str]:
+    return dict(parsed_args.extra_spec) or parsed_args.extra_specs or {}
+
+
+def _request(parsed_args: argparse.Namespace, observer: report.Observer,
+             wanted: Iterable[WantedResource]) -> DeviceRequest:
     nodes = parsed_args.numa_node
     policy = parsed_args.numa_policy
-    if parsed_args.extra_spec:
-        specs, aliases = dict(parsed_args.extra_spec), observer.aliases
+    if parsed_args.extra_spec or parsed_args.extra_specs is not None:
+        specs, aliases = _specs(parsed_args), observer.aliases
         request = DeviceRequest.from_extra_specs(specs, nodes, policy, aliases)
         if not request.wanted:
             if aliases is None and extra_specs.ALIAS in specs:
@@ -134,7 +169,7 @@ def _request(parsed_args: argparse.Namespace, observer: report.Observer) -> Devi
         return request
     return DeviceRequest.of(
         *[(one.resource_class, one.amount, observer.provider_uuid(one.provider) if one.provider else None)
-          for one in parsed_args.resource],
+          for one in wanted],
         numa_nodes=nodes,
         numa_affinity_policy=policy or (vocabulary.REQUIRED if nodes else vocabulary.NONE))
 

@@ -7,7 +7,6 @@ import collections
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
-import json
 import re
 from typing import Any
 from typing import Final
@@ -16,6 +15,7 @@ from devicetrack import vocabulary
 from devicetrack.claims import report
 from devicetrack.cmd import base
 from devicetrack.cmd import mirrored
+from devicetrack.cmd import options
 from devicetrack.conf import pci
 from devicetrack.engine import demand as demands
 from devicetrack.engine.demand import Demand
@@ -58,8 +58,7 @@ class Capacity(base.Lister):
         request.add_argument('--request', metavar='CLASS=AMOUNT|ALIAS[:AMOUNT],…',
                              help='What each instance asks for, such as VGPU=1,CUSTOM_PMEM_NAMESPACE_4GB=2. The '
                                   'aliases are those of [pci] alias in the configuration.')
-        request.add_argument('--extra-specs', metavar='FILE',
-                             help='The same as the extra specs of a flavor: a JSON object in a file.')
+        options.add_extra_specs(request)
         mirrored.add_numa(parser, 'By default what hw:numa_nodes of the extra specs says, or 0: the devices may be '
                           'anywhere.', 'By default "required" with --numa-nodes and --request, and what the extra '
                           'specs say with --extra-specs.')
@@ -127,7 +126,7 @@ class Capacity(base.Lister):
             specs = _as_extra_specs(parsed_args.request)
             policy = policy or (vocabulary.REQUIRED if nodes else None)
         elif parsed_args.extra_specs is not None:
-            specs = _read(parsed_args.extra_specs)
+            specs = parsed_args.extra_specs
             if nodes is None and specs.get('hw:numa_nodes', '').isdecimal():
                 nodes = int(specs['hw:numa_nodes'])
         elif nodes is not None or policy is not None:
@@ -194,16 +193,3 @@ def _as_extra_specs(text: str) -> dict[str, str]:
         else:
             specs[name] = match[2]
     return specs | ({extra_specs.ALIAS: ','.join(aliases)} if aliases else {})
-
-
-def _read(path: str) -> dict[str, str]:
-    try:
-        with open(path, encoding='utf-8') as file:
-            data = json.load(file)
-    except (OSError, ValueError) as error:
-        raise base.UsageError(f'{path} cannot be read: {error}') from error
-    if isinstance(data, dict) and isinstance(data.get('properties'), dict):
-        data = data['properties']               # what "openstack flavor show -f json" prints
-    if not isinstance(data, dict) or not all(isinstance(value, str) for value in data.values()):
-        raise base.UsageError(f'{path} is no JSON object of extra specs, all of them texts')
-    return data

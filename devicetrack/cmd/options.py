@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
+import json
 import math
 import re
+from typing import Any
 from typing import Final
 from typing import NamedTuple
 import uuid
@@ -89,6 +91,27 @@ def moment(text: str) -> int:
         raise argparse.ArgumentTypeError(
             f'{text!r} is not a time like 2026-11-20, 2026-11-20T14:30, 2026-11-20T14:30:00Z, yesterday, 7d or 1h'
         ) from None
+
+
+def add_extra_specs(parser: Any) -> None:
+    """``--extra-specs``, for a request: the extra specs by their names, or None."""
+    parser.add_argument('--extra-specs', metavar='FILE', type=extra_specs,
+                        help='The extra specs of a flavor: a JSON object in a file, also as "openstack flavor show -f '
+                             'json" prints it.')
+
+
+def extra_specs(path: str) -> dict[str, str]:
+    """Read a file of extra specs."""
+    try:
+        with open(path, encoding='utf-8') as file:
+            data = json.load(file)
+    except (OSError, ValueError) as error:
+        raise argparse.ArgumentTypeError(f'{path} cannot be read: {error}') from error
+    if isinstance(data, dict) and isinstance(data.get('properties'), dict):
+        data = data['properties']
+    if not isinstance(data, dict) or not all(isinstance(value, str) for value in data.values()):
+        raise argparse.ArgumentTypeError(f'{path} is no JSON object of extra specs, all of them texts')
+    return data
 
 
 def seconds(text: str) -> float:
