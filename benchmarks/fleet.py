@@ -260,7 +260,7 @@ class _Fleet:
         host.audit()
         for number in range(effort.mirrored_devices // 4):
             host.spawn(fixtures.Instance(_instance(number)), pmem=1, vgpu=1)
-        host.manager.cordon('vpmem', f'd{effort.mirrored_devices // 2 - 1}', reason='firmware')
+        host.manager.operator.cordon('vpmem', f'd{effort.mirrored_devices // 2 - 1}', reason='firmware')
         said = _said(host)
         marked = f'{_MARK}00-0000-4000-8000-000000000000'
         for number, device in enumerate(said.devices):

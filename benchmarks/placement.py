@@ -64,7 +64,7 @@ class World:
     def cordon(self) -> None:
         """Cordon the devices of one provider, which reserves them in placement."""
         kind, parent = self.host.manager._started().ledger.now.parents()[0]
-        self.host.manager.cordon(kind, parent, parent=True)
+        self.host.manager.operator.cordon(kind, parent, parent=True)
 
 
 def run(effort: Effort) -> Table:

@@ -295,7 +295,7 @@ class OperatorRequests:
     def cordon_now(self, target: Target, reason: str) -> Withheld:
         """Cordon a target for the service. Answers waiting requests for the opposite as older.
 
-        The errors are those of :meth:`.manager.ClaimManager.cordon`.
+        The errors are those of :meth:`.operators.Operator.cordon`.
         """
         with self._answering.held():
             self._refuse_older(CORDON, target, reason, 'call of the service')

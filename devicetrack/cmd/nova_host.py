@@ -173,12 +173,12 @@ class NovaHost:
                     for key in done.undefined:
                         # An operator's cordon keeps the device too, and a later call must not end it.
                         if cordons.get(key, _KEPT).startswith(_KEPT):
-                            manager.cordon(*key, reason=f'{_KEPT} {done.instance_uuid}')
+                            manager.operator.cordon(*key, reason=f'{_KEPT} {done.instance_uuid}')
                     # A device that the host or the options do not have now may come back with somebody's data.
                     ended.difference_update(done.devices)
                 yield done
             for key in ended if not plan.unread else ():
-                manager.uncordon(*key)
+                manager.operator.uncordon(*key)
 
     def checks(self) -> Iterator[adoption.HostCheck]:
         """Say whether the host can be changed to this adapter now. Checks that need no answer of Nova come first."""

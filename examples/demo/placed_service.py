@@ -58,11 +58,11 @@ class PlacedService(service.Service):
 
     def cordon(self, name: str) -> dict[str, Any]:
         """Cordon a namespace: nobody gets it until it is admitted again."""
-        self._manager.cordon('vpmem', name)
+        self._manager.operator.cordon('vpmem', name)
         return self._reported({})
 
     def uncordon(self, name: str) -> dict[str, Any]:
-        self._manager.uncordon('vpmem', name)
+        self._manager.operator.uncordon('vpmem', name)
         return self._reported({})
 
     def audit(self) -> dict[str, Any]:

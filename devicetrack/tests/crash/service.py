@@ -167,18 +167,18 @@ class Compute(compute_service.Compute, process.ComputeProcess):
 
     def cordon(self, target: Target) -> None:
         self.data.say(target, CORDONING)
-        self.manager.cordon(*target)
+        self.manager.operator.cordon(*target)
         self.data.say(target, CORDONED)
 
     def uncordon(self, target: Target) -> None:
         self.data.say(target, UNCORDONING)
-        self.manager.uncordon(*target)
+        self.manager.operator.uncordon(*target)
         self.data.say(target, UNCORDONED)
 
     def cordoned(self) -> set[Target]:
         """What is cordoned, by the manager's word."""
         return {(one.target.kind, one.target.name, one.target.scope == vocabulary.PARENT)
-                for one in self.manager.list_withheld() if vocabulary.CORDONED in one.causes}
+                for one in self.manager.operator.withheld() if vocabulary.CORDONED in one.causes}
 
     # -- after a crash ------------------------------------------------------------------------------------------------
 

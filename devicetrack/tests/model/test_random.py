@@ -146,7 +146,7 @@ class Machine(stateful.RuleBasedStateMachine):
         if fails is not None:
             getattr(host.store, fails)('set_withheld', UNKNOWN)
         try:
-            (host.manager.uncordon if place in cordoned else host.manager.cordon)(*place)
+            (host.manager.operator.uncordon if place in cordoned else host.manager.operator.cordon)(*place)
         except exception.OutcomeUnknown:
             assert place in self.cordoned(host)
         else:
@@ -161,7 +161,7 @@ class Machine(stateful.RuleBasedStateMachine):
     @staticmethod
     def cordoned(host):
         found = {(one.target.kind, one.target.name, one.target.scope == vocabulary.PARENT)
-                 for one in host.manager.list_withheld() if vocabulary.CORDONED in one.causes}
+                 for one in host.manager.operator.withheld() if vocabulary.CORDONED in one.causes}
         for pool in memory.running(host.manager).ledger.now.pool_states():
             assert (pool.kind, pool.parent, True) not in found or pool.room == 0
         return found
@@ -178,7 +178,7 @@ class Machine(stateful.RuleBasedStateMachine):
             if not host.is_alive:
                 self.perform(Step('start', (host.name,)))
             for place in self.cordoned(host):
-                host.manager.uncordon(*place)
+                host.manager.operator.uncordon(*place)
         ending = finishing.finish(self.world)
         assert not ending.wrong, (ending.wrong, [str(step) for step in ending.steps])
 

@@ -350,7 +350,7 @@ class AdoptTestCase(HostTestCase):
         has = sorted(path.replace('/dev/dax0.', 'ns_') for path in self.paths(self.both))
         self.stop_service()
         manager = self.start_with_adapter()
-        manager.cordon(adoption.NAMESPACE, has[0], reason='it shows errors')
+        manager.operator.cordon(adoption.NAMESPACE, has[0], reason='it shows errors')
         self.stop_with_adapter()
         self.undefine(self.both)
         adopting = self.adopting()

@@ -105,7 +105,7 @@ class ByPersonTestCase(base.TestCase):
         return done
 
     def withheld_text(self) -> str:
-        return ' '.join(cause.detail for one in self.host.manager.list_withheld() for cause in one.causes.values())
+        return ' '.join(cause.detail for one in self.host.manager.operator.withheld() for cause in one.causes.values())
 
     def used(self) -> fixtures.Instance:
         """An instance whose guest ended, and whose device does not come back."""
@@ -186,7 +186,7 @@ class ByPersonTestCase(base.TestCase):
 
     def test_it_is_void_as_soon_as_somebody_uses_the_device(self) -> None:
         self.start(CAPTURE)
-        self.host.manager.admit('pci', DEVICE, word=Word('alice', 'it is new'))
+        self.host.manager.operator.admit('pci', DEVICE, word=Word('alice', 'it is new'))
         self.assertEqual(fixtures.FREE, self.state())
         instance = self.host.spawn(request=DeviceRequest.of((CLASS, 1)))
         driver = self.load_driver(self.host.conf)
@@ -198,11 +198,11 @@ class ByPersonTestCase(base.TestCase):
         self.start(CAPTURE)
         for reason in ('', ' ', 'two\nlines'):
             self.assertNotEqual(0, self.program.run('device', 'admit', NAME, '--clean-by-my-word', reason).code)
-            self.assertRaises(exception.BadRequest, self.host.manager.admit, 'pci', DEVICE,
+            self.assertRaises(exception.BadRequest, self.host.manager.operator.admit, 'pci', DEVICE,
                               word=Word('alice', reason))
         self.assertIn(vocabulary.UNPROVEN, self.state())
-        self.host.manager.admit('pci', DEVICE, word=Word('alice', 'it is new'))
-        error = self.assertRaises(exception.BadRequest, self.host.manager.admit, 'pci', DEVICE,
+        self.host.manager.operator.admit('pci', DEVICE, word=Word('alice', 'it is new'))
+        error = self.assertRaises(exception.BadRequest, self.host.manager.operator.admit, 'pci', DEVICE,
                                   word=Word('alice', 'it is new'))
         self.assertIn('it is free', str(error))
 
@@ -212,6 +212,6 @@ class ByPersonTestCase(base.TestCase):
         self.hardware.bind(DEVICE, made.VFIO_PCI)
         self.host.audit()
         with self.hardware.opened(DEVICE):
-            self.assertRaises(exception.NotAdmitted, self.host.manager.admit, 'pci', DEVICE,
+            self.assertRaises(exception.NotAdmitted, self.host.manager.operator.admit, 'pci', DEVICE,
                               word=Word('alice', 'it is new'))
         self.assertIn(vocabulary.UNPROVEN, self.state())

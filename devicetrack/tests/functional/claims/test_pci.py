@@ -254,8 +254,8 @@ class MovedTestCase(BootsTestCase):
         error = self.assertRaises(exception.RealizeUnknown, host.manager.realize, self.context, instance)
         self.assertIn(f'device admit pci/{self.at("b01")}', str(error))
         self.assertRaises(exception.NoFit, self.spawn)
-        self.assertRaises(exception.BadRequest, host.manager.admit, 'pci', self.at('b02'))
-        host.manager.admit('pci', self.at('b01'))
+        self.assertRaises(exception.BadRequest, host.manager.operator.admit, 'pci', self.at('b02'))
+        host.manager.operator.admit('pci', self.at('b01'))
         self.assertEqual([], host.audit())
         told = [one.event for one in host.store.events_of_device(self.at('b01'))]
         self.assertEqual(1, len([one for one in told if one.event == events.ADMITTED

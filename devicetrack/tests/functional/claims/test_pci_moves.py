@@ -405,18 +405,18 @@ class StayingTestCase(pci_hosts.PCIHostsTestCase):
 
     def test_cordoned_it_stays_and_nobody_gets_it_afterwards(self) -> None:
         address = self.mine[0]
-        self.one.manager.cordon('pci', address)
+        self.one.manager.operator.cordon('pci', address)
         self.one.restart()
         self.assert_as_before()
         self.region.delete(self.instance)
         self.assertEqual('withheld: cordoned', self.one.states()[address])
         self.assertEqual([self.one.vfs[1]], self.identifiers(
             self.one, self.region.spawn('one', request=DeviceRequest.of((VF, 1)))))
-        self.one.manager.uncordon('pci', address)
+        self.one.manager.operator.uncordon('pci', address)
         self.assertEqual(fixtures.FREE, self.one.states()[address])
 
     def test_a_cordoned_card_keeps_its_functions_from_everybody(self) -> None:
-        self.one.manager.cordon('pci', self.one.card, parent=True)
+        self.one.manager.operator.cordon('pci', self.one.card, parent=True)
         self.assertRaises(exception.NoFit, self.one.claim, Instance(), DeviceRequest.of((VF, 1)))
         self.assertRaises(exception.NoFit, self.one.claim, Instance(), DeviceRequest.of((CARD, 1)))
         self.assert_as_before()

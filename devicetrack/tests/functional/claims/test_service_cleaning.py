@@ -157,7 +157,7 @@ class ServiceCleaningTestCase(base.TestCase):
         self.swap('S2')
         self.check_stays('its serial is S2, recorded was S1')
         # Somebody who looks can have this one cleaned.
-        self.host.manager.admit('pci', DISK, wipe=True)
+        self.host.manager.operator.admit('pci', DISK, wipe=True)
         self.assertEqual([], self.look())
         self.assertEqual((True, [DISK]), (self.is_zero(), self.service.handed_out))
 
@@ -234,7 +234,7 @@ class ServiceCleaningTestCase(base.TestCase):
         self.start(policy='person')
         self.use()
         self.check_stays('a person has to clean it')
-        self.host.manager.admit('pci', DISK, word=Word('alice', 'degaussed'))
+        self.host.manager.operator.admit('pci', DISK, word=Word('alice', 'degaussed'))
         self.assertEqual([], self.look())
         self.assertEqual([DISK], self.service.handed_out)
         self.assertRegex(self.wiped()[0].more['proof'], '^word of alice: degaussed ')
@@ -317,8 +317,8 @@ class ServiceCleaningTestCase(base.TestCase):
     def test_only_what_waits_can_be_admitted(self) -> None:
         self.start()
         for how in ({}, {'wipe': True}):
-            self.assertRaises((exception.BadRequest, exception.NotAdmitted), self.host.manager.admit, 'pci', DISK,
-                              **how)
+            self.assertRaises((exception.BadRequest, exception.NotAdmitted), self.host.manager.operator.admit,
+                              'pci', DISK, **how)
 
     def test_what_keeps_nothing_is_only_reset(self) -> None:
         self.hardware.add(CARD, pci_models.E1000E)
@@ -497,7 +497,7 @@ class ServiceCleaningTestCase(base.TestCase):
         self.said()
 
         def ordered_before_the_exchange() -> None:
-            self.host.manager.admit('pci', DISK, **how)
+            self.host.manager.operator.admit('pci', DISK, **how)
             self.swap('S2')
             self.disk.fill(OLD)
 
@@ -518,7 +518,7 @@ class ServiceCleaningTestCase(base.TestCase):
         self.said()
 
         def ordered_before_the_guest() -> None:
-            self.host.manager.admit('pci', DISK, word=Word('alice', 'degaussed'))
+            self.host.manager.operator.admit('pci', DISK, word=Word('alice', 'degaussed'))
             self.service.reserved.clear()
             self.use()
 

@@ -186,7 +186,7 @@ class UnrealizedTestCase(ThreeKindsTestCase):
         name = {'vpmem': 'ns0', 'mdev': self.mdev, 'vf': self.functions[0][0]}[self.kind]
         for kind, identifier in [(one.kind, one.identifier) for one in self.host.running.ledger.now.states()]:
             if kind == self.kind and identifier != name:
-                self.host.manager.cordon(kind, identifier)
+                self.host.manager.operator.cordon(kind, identifier)
         return name
 
     def test_leaves_nothing_of_the_others(self) -> None:
@@ -208,11 +208,11 @@ class UnrealizedTestCase(ThreeKindsTestCase):
         self.host.wait()
         # A device on which another process works has not failed.
         self.assertEqual([] if self.error is exception.DeviceBusy else [(self.kind, name)], [
-            (one.target.kind, one.target.name) for one in self.host.manager.list_withheld()
+            (one.target.kind, one.target.name) for one in self.host.manager.operator.withheld()
             if vocabulary.NOT_REALIZED in one.causes])
-        for one in self.host.manager.list_withheld():
+        for one in self.host.manager.operator.withheld():
             if vocabulary.CORDONED in one.causes:
-                self.host.manager.uncordon(one.target.kind, one.target.name)
+                self.host.manager.operator.uncordon(one.target.kind, one.target.name)
         for _audit in range(2):                 # after these, claims try again what failed once
             self.host.audit()
         self.assert_nothing_left()

@@ -137,7 +137,7 @@ class DrainTestCase(Draining):
         self.assertEqual('no other host takes claims now', row['reason'])
 
     def test_a_cordoned_parent_is_no_room(self) -> None:
-        self.free.manager.cordon('mdev', 'gpu', parent=True, reason='firmware')
+        self.free.manager.operator.cordon('mdev', 'gpu', parent=True, reason='firmware')
         self.push(self.free)
         self.assertEqual([(1, 1), (0, 0)], self.counts())
         self.assertIn('withheld (cordoned)', by_instance(self.drain())[self.vgpu.uuid]['reason'])
@@ -335,9 +335,9 @@ class OracleTestCase(base.TestCase):
             if self.fits(two, request):
                 self.region.spawn('two', request=request)
         for key in self.random.sample([one.key for one in two.machine.inventory().devices], 2):
-            two.manager.cordon(key.kind, key.identifier, reason='chosen')
+            two.manager.operator.cordon(key.kind, key.identifier, reason='chosen')
         if self.random.random() < 0.3:
-            two.manager.cordon('mdev', 'a', parent=True, reason='chosen')
+            two.manager.operator.cordon('mdev', 'a', parent=True, reason='chosen')
         self.region.audit()
         self.fleet.push(one)
         self.fleet.push(two)

@@ -100,9 +100,9 @@ class TestHistories(MirrorTestCase):
 
     def cordon(self, one: _Lived, lots: random.Random) -> None:
         if lots.random() < 0.5:
-            one.host.manager.cordon('vpmem', 'd3', reason='firmware')
+            one.host.manager.operator.cordon('vpmem', 'd3', reason='firmware')
         else:
-            one.host.manager.uncordon('vpmem', 'd3')
+            one.host.manager.operator.uncordon('vpmem', 'd3')
 
     def kill(self, one: _Lived, lots: random.Random) -> None:
         one.host.restart()

@@ -53,12 +53,12 @@ class PushTestCase(MirrorTestCase):
 class TestPush(PushTestCase):
     def test_the_mirror_says_what_the_host_says(self) -> None:
         instance = self.host.spawn(pmem=2, vgpu=1)
-        self.host.manager.cordon('vpmem', 'd3', reason='bad')
+        self.host.manager.operator.cordon('vpmem', 'd3', reason='bad')
         pushed = self.push()
         self.assertEqual(push.Pushed(True, len(self.pushing.events())), pushed)
         self.check()
         self.host.delete(instance)
-        self.host.manager.uncordon('vpmem', 'd3')
+        self.host.manager.operator.uncordon('vpmem', 'd3')
         self.assertTrue(self.push().changed)
         self.check()
 

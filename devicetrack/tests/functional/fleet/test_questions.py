@@ -47,7 +47,7 @@ class DeviceListTestCase(QuestionsTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.ten, self.seven = self.host('rack2-10', devices=2, parents={'gpu': 4}), self.host('rack1-7', devices=2)
-        self.ten.manager.cordon('vpmem', 'd1', reason='firmware')
+        self.ten.manager.operator.cordon('vpmem', 'd1', reason='firmware')
         self.instance = self.ten.spawn(pmem=1)
         self.fleet.push(self.ten, {'d0': 'S-10'})
         self.fleet.push(self.seven)
@@ -216,7 +216,7 @@ class CapacityTestCase(QuestionsTestCase):
         return tuple(row[name] for name in names)
 
     def test_each_class_has_its_numbers(self) -> None:
-        self.near.manager.cordon('vpmem', 'd1')
+        self.near.manager.operator.cordon('vpmem', 'd1')
         self.fleet.push(self.near)
         row = self.row()
         self.assertEqual(('CUSTOM_PMEM_NAMESPACE_4GB', 5, 1, 3, 1, 0, 3, 0, None), self.numbers(

@@ -138,7 +138,7 @@ class TestQuiet(AuditTestCase):
         self.spawn('_p1', vgpu=2, pmem=1)
         moving = self.spawn('_p0')
         self.resize(moving, '_p1')
-        self.host.manager.cordon('vpmem', 'd2')
+        self.host.manager.operator.cordon('vpmem', 'd2')
         self.report()
         answer = self.run_audit()
         self.assertEqual((0, '', f'devicetrack-manage: host {self.name}: no differences\n'), tuple(answer))

@@ -109,7 +109,7 @@ class NestedTestCase(FunctionsTestCase):
         self.assertEqual({CARD: (1, 0), VF: (3, 3)}, self.room()['_0000:3D:00.0'])
 
     def test_what_is_cordoned_or_gone_is_not_offered(self) -> None:
-        self.host.manager.cordon('pci', A_DISK)
+        self.host.manager.operator.cordon('pci', A_DISK)
         self.machine.remove(DeviceKey('pci', '0000:0b:00.0'))
         self.host.audit()
         self.report()

@@ -35,7 +35,7 @@ class AuditSchemaTestCase(AuditTestCase):
         self.write(self.spawn('_p0').uuid, {self.node: CPU})
         self.ask(AUDIT)
         self.ask(REPAIR, '--dry-run')
-        self.host.manager.cordon('mdev', 'p1', parent=True)
+        self.host.manager.operator.cordon('mdev', 'p1', parent=True)
         self.ask(SYNC, '--dry-run')
         self.assertEqual({None, f'{self.name}_p1'}, {one['provider'] for one in self.ask(REPAIR, '--dry-run')})
 

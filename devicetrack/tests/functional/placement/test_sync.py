@@ -77,7 +77,7 @@ class SyncTestCase(base.TestCase):
 
 class TestSync(SyncTestCase):
     def test_says_what_differs_as_a_tree_and_then_does_it(self) -> None:
-        self.host.manager.cordon('vpmem', 'd1')
+        self.host.manager.operator.cordon('vpmem', 'd1')
         tried = self.run_sync('--dry-run')
         self.assertEqual(3, tried.code)
         self.assertIn('nothing was done', tried.err)
@@ -105,7 +105,7 @@ class TestSync(SyncTestCase):
 
     def test_says_the_same_as_the_service_before_and_after_a_restart(self) -> None:
         self.host.spawn(pmem=1, vgpu=2)
-        self.host.manager.cordon('mdev', 'p1', parent=True)
+        self.host.manager.operator.cordon('mdev', 'p1', parent=True)
         self.report()
         self.assertEqual((0, ''), self.run_sync('--dry-run')[:2])
         self.host.restart()
@@ -133,7 +133,7 @@ class TestSync(SyncTestCase):
 
     def test_shows_it_to_programs_too(self) -> None:
         self.run_sync()
-        self.host.manager.cordon('vpmem', 'd1')
+        self.host.manager.operator.cordon('vpmem', 'd1')
         answer = self.run_sync('--dry-run', '-f', 'json')
         [row] = json.loads(answer.out)
         root = self.direct.find_provider(self.name)
@@ -181,7 +181,7 @@ class TestSync(SyncTestCase):
 class TestRefused(SyncTestCase):
     def test_is_a_difference(self) -> None:
         self.run_sync()
-        self.host.manager.cordon('vpmem', 'd1')
+        self.host.manager.operator.cordon('vpmem', 'd1')
         with mock.patch.object(Client, 'put_inventories', autospec=True, side_effect=errors.PlacementRefused(
                 'PUT …', 400, 'placement.undefined_code', 'no')):
             answer = self.run_sync()

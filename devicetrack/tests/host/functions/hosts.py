@@ -116,7 +116,7 @@ class FunctionsTestCase(base.TestCase):
         for _ in range(TRIES):
             host.running.unproven.wait()
             unproven = {withheld.target: withheld.causes[vocabulary.UNPROVEN].text
-                        for withheld in host.manager.list_withheld() if vocabulary.UNPROVEN in withheld.causes}
+                        for withheld in host.manager.operator.withheld() if vocabulary.UNPROVEN in withheld.causes}
             if not unproven:
                 return
             host.manager.update_available_resource(None, host.name)

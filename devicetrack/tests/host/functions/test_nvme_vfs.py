@@ -126,7 +126,7 @@ class PartsTestCase(hosts.FunctionsTestCase):
         self.detach(3, second)
         self.addCleanup(self.attach_again, 3, second)
         self.assertIn('a guest could attach the namespace 3', str(host.audit()))
-        withheld = host.manager.list_withheld()
+        withheld = host.manager.operator.withheld()
         self.assertEqual(set(virtual(self.physical)),
                          {one.target.name for one in withheld if vocabulary.UNHEALTHY in one.causes})
 

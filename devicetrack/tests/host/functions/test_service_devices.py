@@ -124,7 +124,7 @@ class ServiceDevicesTestCase(hosts.FunctionsTestCase):
         address = self.addresses[0]
         self.use(address)
         self.assert_stays(address, 'nothing noted which device its guest had')
-        self.compute.manager.admit('pci', address, wipe=True)
+        self.compute.manager.operator.admit('pci', address, wipe=True)
         self.assertEqual({}, self.look())
         self.assertEqual((True, [address]), (self.is_zero(address), self.service.handed_out))
 

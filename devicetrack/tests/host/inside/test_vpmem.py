@@ -283,7 +283,7 @@ class NamespaceTestCase(VPMEMTestCase):
         self.nobody_gets(host, 2)
         self.assertEqual('withheld: unproven', host.states()[SECOND])
         self.assertIn(b'of a guest', self.machine.read(SECOND))
-        host.manager.admit('vpmem', SECOND, wipe=True)
+        host.manager.operator.admit('vpmem', SECOND, wipe=True)
         self.wait_for(lambda: host.states()[SECOND] == fixtures.FREE)
         self.assertFalse(any(self.machine.read(SECOND)))
 

@@ -173,7 +173,7 @@ class ReportTestCase(base.MdevGuests):
     def test_after_an_interrupt_it_is_what_it_was_and_nothing_is_read_for_it(self) -> None:
         driver = self.start_compute_with_vgpu('host1').driver
         host = driver.devicetrack
-        host.manager.cordon('mdev', fakelibvirt.MDEVCAP_DEV1_PCI_ADDR, parent=True)
+        host.manager.operator.cordon('mdev', fakelibvirt.MDEVCAP_DEV1_PCI_ADDR, parent=True)
         trees = [copy.deepcopy(driver.provider_tree) for _ in range(2)]
         driver.update_provider_tree(trees[0], 'host1')
         host.manager._ready().ledger.discard()

@@ -171,7 +171,7 @@ class PartTestCase(AdoptingTestCase):
         self.machine.write_beside(self.beside, b'old')
         self.host.audit()
         self.machine.before('wipe', lambda: self.assert_refused('wiped right now'), times=1)
-        self.host.manager.admit(*self.beside, wipe=True)
+        self.host.manager.operator.admit(*self.beside, wipe=True)
         self.host.running.unproven.wait()
         self.host.audit()
         self.assertEqual((fixtures.FREE, b''), (self.host.states()[self.other], self.machine.read(self.beside)))

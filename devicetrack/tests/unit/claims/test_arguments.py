@@ -129,10 +129,9 @@ class EveryCallTestCase(base.TestCase):
 
     def test_every_public_call_of_the_manager_is_among_these(self):
         # The others name no instance: they are about the host or a claim, or are in OtherArgumentsTestCase.
-        others = {'init_host', 'close', 'disable_node', 'enable_node', 'explain', 'cordon', 'uncordon', 'admit',
-                  'retire', 'list_withheld', 'wipes', 'wait_for_wipes', 'update_available_resource', 'resources_of',
-                  'held', 'providers', 'placed', 'narrow_claim', 'state', 'look_after',
-                  'note_given'}
+        others = {'init_host', 'close', 'disable_node', 'enable_node', 'explain', 'wipes', 'wait_for_wipes',
+                  'update_available_resource', 'resources_of', 'held', 'providers', 'placed', 'narrow_claim', 'state',
+                  'look_after', 'note_given'}
         host = self.useFixture(fixtures.Host(ready=False))
         public = {name for name, value in vars(type(host.manager)).items()
                   if not name.startswith('_') and isinstance(value, types.FunctionType)}
@@ -249,24 +248,24 @@ class OtherArgumentsTestCase(HostTestCase):
     def test_a_device_is_named_by_texts(self):
         manager = self.host.manager
         for wrong in (*NO_TEXTS, 'd\udcff'):
-            self.refused('kind', manager.cordon, wrong, 'd0')
-            self.refused('name', manager.cordon, 'vpmem', wrong)
-            self.refused('kind', manager.uncordon, wrong, 'd0')
-            self.refused('name', manager.uncordon, 'vpmem', wrong)
-            self.refused('kind', manager.admit, wrong, 'd0')
-            self.refused('name', manager.admit, 'vpmem', wrong)
-            self.refused('kind', manager.retire, wrong, 'd0', A_UUID)
-            self.refused('identifier', manager.retire, 'vpmem', wrong, A_UUID)
+            self.refused('kind', manager.operator.cordon, wrong, 'd0')
+            self.refused('name', manager.operator.cordon, 'vpmem', wrong)
+            self.refused('kind', manager.operator.uncordon, wrong, 'd0')
+            self.refused('name', manager.operator.uncordon, 'vpmem', wrong)
+            self.refused('kind', manager.operator.admit, wrong, 'd0')
+            self.refused('name', manager.operator.admit, 'vpmem', wrong)
+            self.refused('kind', manager.operator.retire, wrong, 'd0', A_UUID)
+            self.refused('identifier', manager.operator.retire, 'vpmem', wrong, A_UUID)
         for wrong in NO_UUIDS:
-            self.refused('instance_uuid', manager.retire, 'vpmem', 'd0', wrong)
+            self.refused('instance_uuid', manager.operator.retire, 'vpmem', 'd0', wrong)
 
     def test_a_reason_is_a_short_printable_text(self):
         manager = self.host.manager
         for wrong in (*NO_TEXTS, 'a\nb', '\x1b[2J', 'x' * 256, '\ud800', '\u202e'):
-            self.refused('reason', manager.cordon, 'vpmem', 'd4', reason=wrong)
-            self.refused('reason', manager.retire, 'vpmem', 'd4', A_UUID, reason=wrong)
+            self.refused('reason', manager.operator.cordon, 'vpmem', 'd4', reason=wrong)
+            self.refused('reason', manager.operator.retire, 'vpmem', 'd4', A_UUID, reason=wrong)
             self.refused('reason', manager.disable_node, 'host', wrong)
-        manager.cordon('vpmem', 'd4', reason='Lüfter defekt, DIMM 4')
+        manager.operator.cordon('vpmem', 'd4', reason='Lüfter defekt, DIMM 4')
         self.assertIn(('d4', 'withheld: cordoned'), self.host.states().items())
 
 

@@ -77,7 +77,7 @@ class DiscardedLedgerTestCase(base.TestCase):
         host = self.host(devices=2)
         instance = host.spawn(pmem=1)
         self.assertRaises(exception.DeviceInUse, host.manager.release, host.context, instance)
-        host.manager.cordon('vpmem', 'd1')
+        host.manager.operator.cordon('vpmem', 'd1')
         before = host.running.ledger.now.states()
         host.running.ledger.discard()
         self.assertEqual(before, host.running.ledger.now.states())
@@ -91,7 +91,7 @@ class DiscardedLedgerTestCase(base.TestCase):
         host = self.host(devices=1)
         before = host.running
         self.assertRaises(exception.NoFit, host.claim, Instance(), pmem=2)
-        self.assertRaises(exception.BadRequest, host.manager.cordon, 'vpmem', 'none')
+        self.assertRaises(exception.BadRequest, host.manager.operator.cordon, 'vpmem', 'none')
         self.assertIs(before, host.running)
 
     def test_an_error_of_the_service_ends_no_start(self) -> None:
@@ -322,12 +322,12 @@ class DiscardedLedgerTestCase(base.TestCase):
     def test_a_cordon_or_an_end_of_it_that_the_ledger_did_not_learn_of(self) -> None:
         host = self.host(devices=1)
         self.interrupt_before(host, 'stand')
-        self.assertRaises(Interrupt, host.manager.cordon, 'vpmem', 'd0')
-        self.assertEqual(({'d0': FREE}, []), (host.states(), host.manager.list_withheld()))
-        host.manager.cordon('vpmem', 'd0')
+        self.assertRaises(Interrupt, host.manager.operator.cordon, 'vpmem', 'd0')
+        self.assertEqual(({'d0': FREE}, []), (host.states(), host.manager.operator.withheld()))
+        host.manager.operator.cordon('vpmem', 'd0')
         self.interrupt_before(host, 'stand_down')
-        self.assertRaises(Interrupt, host.manager.uncordon, 'vpmem', 'd0')
-        self.assertEqual(({'d0': FREE}, []), (host.states(), host.manager.list_withheld()))
+        self.assertRaises(Interrupt, host.manager.operator.uncordon, 'vpmem', 'd0')
+        self.assertEqual(({'d0': FREE}, []), (host.states(), host.manager.operator.withheld()))
 
     def test_a_cordon_that_only_the_ledger_learned_of(self) -> None:
         host = self.host(devices=1)
@@ -338,10 +338,10 @@ class DiscardedLedgerTestCase(base.TestCase):
             raise Interrupt
 
         self.patch(ledger, 'stand', interrupted)
-        self.assertRaises(Interrupt, host.manager.cordon, 'vpmem', 'd0')
-        self.assertEqual(({'d0': FREE}, []), (host.states(), host.manager.list_withheld()))
+        self.assertRaises(Interrupt, host.manager.operator.cordon, 'vpmem', 'd0')
+        self.assertEqual(({'d0': FREE}, []), (host.states(), host.manager.operator.withheld()))
         plain(Target.named('vpmem', 'd0', parent=False), vocabulary.CORDONED)
-        host.manager.uncordon('vpmem', 'd0')
+        host.manager.operator.uncordon('vpmem', 'd0')
         self.assertEqual({'d0': FREE}, host.states())
 
     def test_a_release_needs_no_ledger(self) -> None:

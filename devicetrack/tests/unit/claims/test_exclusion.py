@@ -89,7 +89,7 @@ class WipeForNobodyTestCase(ExclusionTestCase):
         host.running.unproven.wait()
 
     def admit(self, name: str) -> None:
-        self.host_.manager.admit('vpmem', name, wipe=True)
+        self.host_.manager.operator.admit('vpmem', name, wipe=True)
 
     def finish(self) -> None:
         self.go_on.set()
@@ -103,7 +103,7 @@ class WipeForNobodyTestCase(ExclusionTestCase):
         self.finish()
         self.assertEqual(b'old', self.host_.machine.read(DeviceKey('vpmem', 'pf')))
         self.host_.audit()
-        [withheld] = self.host_.manager.list_withheld()
+        [withheld] = self.host_.manager.operator.withheld()
         self.assertIn(f'instance {instance.uuid} has vpmem/vf0', withheld.causes[vocabulary.UNPROVEN].detail)
         self.host_.delete(instance)
         self.host_.wait()
@@ -116,7 +116,7 @@ class WipeForNobodyTestCase(ExclusionTestCase):
         self.wiping.wait(base.HANGS_S)
         refused = self.assertRaises(exception.NoFit, self.host_.claim, Instance(), functions())
         self.assertIn('2 withheld (excluded)', str(refused))
-        self.assertIn('a wipe has vpmem/pf', str(self.host_.manager.list_withheld()))
+        self.assertIn('a wipe has vpmem/pf', str(self.host_.manager.operator.withheld()))
         self.finish()
         self.host_.spawn(request=functions())
 
@@ -194,7 +194,7 @@ class ClaimTestCase(ExclusionTestCase):
     def test_the_list_of_what_is_withheld_says_who_has_what(self) -> None:
         host = self.host()
         instance = host.spawn(request=functions())
-        [withheld] = host.manager.list_withheld()
+        [withheld] = host.manager.operator.withheld()
         self.assertEqual(('pf', f'instance {instance.uuid} has vpmem/vf0 of card'),
                          (withheld.target.name, withheld.causes[vocabulary.EXCLUDED].detail))
 
@@ -203,7 +203,7 @@ class ClaimTestCase(ExclusionTestCase):
         instance = host.spawn(request=functions())
         host.machine.unproven.add(DeviceKey('vpmem', 'pf'))
         host.audit()
-        refused = self.assertRaises(exception.NotAdmitted, host.manager.admit, 'vpmem', 'pf', wipe=True)
+        refused = self.assertRaises(exception.NotAdmitted, host.manager.operator.admit, 'vpmem', 'pf', wipe=True)
         self.assertIn(f'instance {instance.uuid} has vpmem/vf0 of card', str(refused))
 
 
@@ -353,11 +353,11 @@ class DiscardedLedgerTestCase(ExclusionTestCase):
     def test_a_narrowed_claim_records_a_function(self) -> None:
         host = self.host(parts=1)
         host.machine.add_namespace('far', 'function', numa_node=1)
-        host.manager.cordon('vpmem', 'vf0')
+        host.manager.operator.cordon('vpmem', 'vf0')
         host.audit()
         instance = Instance()
         claim = host.claim(instance, functions())
-        host.manager.uncordon('vpmem', 'vf0')
+        host.manager.operator.uncordon('vpmem', 'vf0')
         others = list[Instance | None]()
         host.store.before('write', lambda: others.append(self.discard_and_claim_the_card(host)), times=1)
         self.assertRaises(exception.StartIsOver, host.manager.narrow_claim, host.context, claim, {0})

@@ -178,22 +178,22 @@ class ConditionTestCase(HistoryTestCase):
         return [(one.event.event, one.event.more) for one in self.of_device()]
 
     def test_cordoned_and_uncordoned(self) -> None:
-        self.host.manager.cordon('vpmem', 'd0', reason='firmware')
-        self.host.manager.cordon('vpmem', 'd0', reason='firmware')
-        self.host.manager.uncordon('vpmem', 'd0')
+        self.host.manager.operator.cordon('vpmem', 'd0', reason='firmware')
+        self.host.manager.operator.cordon('vpmem', 'd0', reason='firmware')
+        self.host.manager.operator.uncordon('vpmem', 'd0')
         more = {'reason': 'cordoned', 'why': 'firmware', 'by': 'operator'}
         self.assertEqual([('withheld', more), ('admitted', more)], self.mores())
 
     def test_another_reason_of_the_operator_is_an_event(self) -> None:
-        self.host.manager.cordon('vpmem', 'd0', reason='firmware')
-        self.host.manager.cordon('vpmem', 'd0', reason='it is sold')
+        self.host.manager.operator.cordon('vpmem', 'd0', reason='firmware')
+        self.host.manager.operator.cordon('vpmem', 'd0', reason='it is sold')
         self.assertEqual([('withheld', 'firmware'), ('withheld', 'it is sold')],
                          [(event, more['why']) for event, more in self.mores()])
 
     def test_who_has_it_is_said(self) -> None:
         instance = self.host.spawn(pmem=1, vgpu=1)
-        self.host.manager.cordon('vpmem', 'd0')
-        self.host.manager.cordon('mdev', 'p0', parent=True)
+        self.host.manager.operator.cordon('vpmem', 'd0')
+        self.host.manager.operator.cordon('mdev', 'p0', parent=True)
         [row, _mdev] = self.host.records()
         last = self.of_device()[-1].event
         self.assertEqual(('withheld', instance.uuid, row.claim_id),
@@ -214,9 +214,9 @@ class ConditionTestCase(HistoryTestCase):
         self.host.delete_guest(instance.uuid)
         self.host.machine.before('wipe', exception.UnclaimFailed('vpmem', 'd0', 'a bad block'), times=1)
         self.assertRaises(exception.UnclaimFailed, self.host.manager.release, None, instance)
-        self.host.manager.cordon('vpmem', 'd0')
+        self.host.manager.operator.cordon('vpmem', 'd0')
         self.host.manager.release(None, instance)               # the store hears of it when something is written
-        self.host.manager.uncordon('vpmem', 'd0')
+        self.host.manager.operator.uncordon('vpmem', 'd0')
         self.assertEqual([('not given back', 'host'), ('cordoned', 'operator')], [
             (more['reason'], more['by']) for event, more in self.mores() if event == 'admitted'][::-1])
 
@@ -226,11 +226,11 @@ class ConditionTestCase(HistoryTestCase):
         for why in ('a bad block', 'another bad block'):
             self.host.machine.before('wipe', exception.UnclaimFailed('vpmem', 'd0', why), times=1)
             self.assertRaises(exception.UnclaimFailed, self.host.manager.release, None, instance)
-            self.host.manager.cordon('vpmem', 'd1', reason=why)
+            self.host.manager.operator.cordon('vpmem', 'd1', reason=why)
         self.assertEqual(['a bad block'], [more['why'] for event, more in self.mores() if event == 'withheld'])
 
     def test_a_parent_says_that_it_is_one(self) -> None:
-        self.host.manager.cordon('mdev', 'p0', parent=True)
+        self.host.manager.operator.cordon('mdev', 'p0', parent=True)
         [found] = self.of_device('p0')
         self.assertEqual('parent', found.event.more['scope'])
 
@@ -245,12 +245,12 @@ class ConditionTestCase(HistoryTestCase):
 
     def test_a_store_that_refuses_keeps_neither(self) -> None:
         self.host.store.before('set_withheld', exception.StoreUnavailable('store', 'full'))
-        self.assertRaises(exception.StoreUnavailable, self.host.manager.cordon, 'vpmem', 'd0')
+        self.assertRaises(exception.StoreUnavailable, self.host.manager.operator.cordon, 'vpmem', 'd0')
         self.assertEqual([], self.of_device())
 
     def test_an_answer_that_is_lost_is_one_event(self) -> None:
         self.host.store.after('set_withheld', exception.OutcomeUnknown('store'))
-        self.assertRaises(exception.OutcomeUnknown, self.host.manager.cordon, 'vpmem', 'd0')
+        self.assertRaises(exception.OutcomeUnknown, self.host.manager.operator.cordon, 'vpmem', 'd0')
         self.host.audit()
         self.assertEqual(['withheld'], names(self.of_device()))
 
@@ -272,8 +272,8 @@ class TrimTestCase(HistoryTestCase):
 
     def fill(self, count: int) -> None:
         for _ in range(count):
-            self.host.manager.cordon('vpmem', 'd0')
-            self.host.manager.uncordon('vpmem', 'd0')
+            self.host.manager.operator.cordon('vpmem', 'd0')
+            self.host.manager.operator.uncordon('vpmem', 'd0')
 
     def test_the_newest_are_kept(self) -> None:
         self.fill(5)

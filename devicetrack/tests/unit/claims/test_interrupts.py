@@ -167,21 +167,21 @@ class EveryLineTestCase(base.TestCase):
 
         def retire() -> None:
             for name in host.owners():
-                host.manager.retire('vpmem', name, self.instance.uuid, 'a bad block')
+                host.manager.operator.retire('vpmem', name, self.instance.uuid, 'a bad block')
 
         def check(where: str) -> None:
             host.audit()                        # settles the commit
             host.wait()
-            for one in host.manager.list_withheld():
+            for one in host.manager.operator.withheld():
                 if vocabulary.RETIRED in one.causes and one.target.name not in host.owners():
-                    host.manager.admit('vpmem', one.target.name, wipe=True)
+                    host.manager.operator.admit('vpmem', one.target.name, wipe=True)
                     host.running.unproven.wait()
             if host.owners():                   # then an audit gives it back
                 host.audit()
                 host.wait()
             for name in ('d0', 'd1'):
                 with contextlib.suppress(exception.BadRequest):
-                    host.manager.admit('vpmem', name)
+                    host.manager.operator.admit('vpmem', name)
             self.check(where)
 
         self.interrupt(retire, prepare, check)
@@ -192,12 +192,13 @@ class EveryLineTestCase(base.TestCase):
         def check(where: str) -> None:
             host.audit()
             cordoned = [name for name in ('d0', 'd1') if host.states()[name] == 'withheld: cordoned']
-            self.assertEqual(cordoned, [one.target.name for one in host.manager.list_withheld()], where)
-            host.manager.uncordon('vpmem', 'd0')        # as an operator repeats it
+            self.assertEqual(cordoned, [one.target.name for one in host.manager.operator.withheld()], where)
+            host.manager.operator.uncordon('vpmem', 'd0')        # as an operator repeats it
             self.check(where)
 
-        self.interrupt(lambda: host.manager.cordon('vpmem', 'd0'), check=check)
-        self.interrupt(lambda: host.manager.uncordon('vpmem', 'd0'), lambda: host.manager.cordon('vpmem', 'd0'), check)
+        self.interrupt(lambda: host.manager.operator.cordon('vpmem', 'd0'), check=check)
+        self.interrupt(lambda: host.manager.operator.uncordon('vpmem', 'd0'),
+                       lambda: host.manager.operator.cordon('vpmem', 'd0'), check)
 
     def test_of_a_forget(self) -> None:
         host = self.host
@@ -226,7 +227,7 @@ class EveryLineTestCase(base.TestCase):
             host.audit()
             for name in ('d0', 'd1'):
                 with contextlib.suppress(exception.BadRequest):
-                    host.manager.admit('vpmem', name)
+                    host.manager.operator.admit('vpmem', name)
             host.running.unproven.wait()
             self.check(where)
 

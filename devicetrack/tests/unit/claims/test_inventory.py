@@ -40,11 +40,11 @@ def counted(providers: list[Provider]) -> dict[str, dict[str, tuple[int, int]]]:
 
 
 def cordon_device(host: fixtures.Host) -> None:
-    host.manager.cordon('vpmem', 'd0')
+    host.manager.operator.cordon('vpmem', 'd0')
 
 
 def cordon_parent(host: fixtures.Host) -> None:
-    host.manager.cordon('mdev', 'p0', parent=True)
+    host.manager.operator.cordon('mdev', 'p0', parent=True)
 
 
 def break_device(host: fixtures.Host) -> None:

@@ -73,7 +73,7 @@ class DamagedRowTestCase(base.TestCase):
     def test_audits_and_starts_go_on(self):
         self.host.audit()
         self.host.restart()
-        self.host.manager.list_withheld()
+        self.host.manager.operator.withheld()
         self.host.manager.providers()
         self.assertIn(self.after, self.host.records())
 
@@ -107,7 +107,7 @@ class UnreadNameTestCase(base.TestCase):
             happens()
             self.assertRaises(exception.NoFit, host.claim, Instance(), pmem=1)
         self.assertEqual([('d0', withholding.UNNAMED), ('d1', withholding.UNNAMED)], [
-            (one.target.name, one.causes[vocabulary.IN_DOUBT].detail) for one in host.manager.list_withheld()
+            (one.target.name, one.causes[vocabulary.IN_DOUBT].detail) for one in host.manager.operator.withheld()
             if vocabulary.IN_DOUBT in one.causes])
         host.claim(Instance(), vgpu=1)
         change(host, "UPDATE assignments SET identifier = 'd0' WHERE kind = 'vpmem'")
@@ -133,7 +133,7 @@ class UnreadKindTestCase(base.TestCase):
             happens()
             self.assertRaises(exception.NoFit, host.claim, Instance(), pmem=1)
         self.assertEqual([('d0', withholding.UNNAMED), ('d1', withholding.UNNAMED)], [
-            (one.target.name, one.causes[vocabulary.IN_DOUBT].detail) for one in host.manager.list_withheld()
+            (one.target.name, one.causes[vocabulary.IN_DOUBT].detail) for one in host.manager.operator.withheld()
             if vocabulary.IN_DOUBT in one.causes])
         change(host, "UPDATE assignments SET kind = 'vpmem'")
         host.restart()
@@ -185,7 +185,7 @@ class WrongTypeTestCase(base.TestCase):
     def test_audits_and_starts_go_on_and_the_device_stays_with_its_owner(self):
         host = self.useFixture(fixtures.Host(devices=4, parents={'p0': 2}))
         instance = host.spawn(pmem=1)
-        host.manager.cordon('vpmem', 'd3')
+        host.manager.operator.cordon('vpmem', 'd3')
         request = operator_requests.make(host.manager.host_uuid, operator_requests.REPAIR, accept=False)
         host.store.store.add_operator_request(request)
         uuid = host.manager.host_uuid
@@ -207,7 +207,7 @@ class WrongTypeTestCase(base.TestCase):
         for _ in range(2):
             host.audit()
             host.restart()
-        host.manager.list_withheld()
+        host.manager.operator.withheld()
         host.manager.providers()
         host.store.store.events_of_device('d0')
         for _ in range(2):

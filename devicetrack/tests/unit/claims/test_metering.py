@@ -178,7 +178,7 @@ class AuditsTestCase(MeteringTestCase):
 
     def test_an_audit_says_what_it_found(self) -> None:
         self.host.machine.start_guest(Instance().uuid, self.host.manager.guest_config(self.host.spawn(vgpu=1)).devices)
-        self.host.manager.cordon('vpmem', 'd0')
+        self.host.manager.operator.cordon('vpmem', 'd0')
         self.host.audit()
         state = self.notebook.states[-1]
         assert state.audited is not None

@@ -33,7 +33,7 @@ class HostTestCase(base.TestCase):
         return [(one.device.identifier, one.detail) for one in host.audit() if one.kind == findings.NOT_REALIZED]
 
     def reasons(self, host: fixtures.Host) -> dict[str, str]:
-        return {str(one.target): one.causes[vocabulary.NOT_REALIZED].text for one in host.manager.list_withheld()
+        return {str(one.target): one.causes[vocabulary.NOT_REALIZED].text for one in host.manager.operator.withheld()
                 if vocabulary.NOT_REALIZED in one.causes}
 
 
@@ -80,7 +80,7 @@ class ParentTestCase(HostTestCase):
         self.assertEqual([('p0', f'this parent could not make a device: {EINVAL}')], self.found(host))
         reserved = {one.name: one.reserved['VGPU'] for one in host.manager.providers() if 'VGPU' in one.totals}
         self.assertEqual({'host_p0': 2, 'host_p1': 0, 'host_p2': 0}, reserved)
-        [mark] = [one for one in host.manager.list_withheld() if one.target == P0]
+        [mark] = [one for one in host.manager.operator.withheld() if one.target == P0]
         self.assertEqual((EINVAL, vocabulary.BY_HOST), mark.causes[vocabulary.NOT_REALIZED][1:3])
         self.assertGreater(mark.causes[vocabulary.NOT_REALIZED].since, 0)
 

@@ -258,14 +258,14 @@ class IdentityTestCase(HostTestCase):
     def test_what_is_withheld_goes_with_the_machine_to_its_new_name_and_back(self):
         host = self.host(devices=3)
         for number in range(3):
-            host.manager.cordon('vpmem', f'd{number}', reason=f'slot {number}')
+            host.manager.operator.cordon('vpmem', f'd{number}', reason=f'slot {number}')
         host.manager.close()
         another = self.host(devices=3, name='another', store=host.store.store, ready=False,
                             configuration=host.configuration)
         another.manager.init_host(self.context)
         self.assertEqual({'vpmem/d0': 'slot 0', 'vpmem/d1': 'slot 1', 'vpmem/d2': 'slot 2'}, self.cordoned(another))
         self.assertRaises(exception.NoFit, another.claim, fixtures.Instance(), pmem=1)
-        another.manager.uncordon('vpmem', 'd0')
+        another.manager.operator.uncordon('vpmem', 'd0')
         another.restart()                       # the old name has nothing more to hand on
         self.assertEqual({'vpmem/d1': 'slot 1', 'vpmem/d2': 'slot 2'}, self.cordoned(another))
         another.manager.close()
@@ -274,11 +274,11 @@ class IdentityTestCase(HostTestCase):
 
     @staticmethod
     def cordoned(host):
-        return {str(one.target): one.causes['cordoned'].detail for one in host.manager.list_withheld()}
+        return {str(one.target): one.causes['cordoned'].detail for one in host.manager.operator.withheld()}
 
     def test_nothing_is_lost_when_the_store_fails_in_a_start_under_a_new_name(self):
         host = self.host(devices=1)
-        host.manager.cordon('vpmem', 'd0', reason='slot 0')
+        host.manager.operator.cordon('vpmem', 'd0', reason='slot 0')
         host.manager.close()
         another = self.under_another_name(host, configuration=host.configuration)
         another.store.before('set_withheld', exception.StoreUnavailable('store', 'full'), times=1)

@@ -91,14 +91,14 @@ class LateProvidersTestCase(base.TestCase):
     def test_devices_that_exist_are_withheld_and_say_why(self) -> None:
         host = self.start(PARENT)
         self.assertEqual({'d0': f'{fixtures.WITHHELD}{vocabulary.NO_PROVIDER}'}, host.states())
-        [withheld] = host.manager.list_withheld()
+        [withheld] = host.manager.operator.withheld()
         self.assertEqual(('d0', {vocabulary.NO_PROVIDER}), (withheld.target.name, set(withheld.causes)))
         [shortage] = host.manager.explain(fixtures.a_request(pmem=1))
         self.assertEqual(((vocabulary.NO_PROVIDER, 1),), shortage.withheld)
         self.created.create('')
         host.audit()
         self.assertEqual({'d0': fixtures.FREE}, host.states())
-        self.assertEqual([], host.manager.list_withheld())
+        self.assertEqual([], host.manager.operator.withheld())
 
     def test_a_start_after_it_was_created_withholds_nothing(self) -> None:
         host = self.start(PARENT)
@@ -109,14 +109,14 @@ class LateProvidersTestCase(base.TestCase):
 
     def test_another_reason_stays(self) -> None:
         host = self.start(PARENT)
-        host.manager.cordon('vpmem', 'd0')
+        host.manager.operator.cordon('vpmem', 'd0')
         self.created.create('')
         host.audit()
         self.assertEqual({'d0': f'{fixtures.WITHHELD}{vocabulary.CORDONED}'}, host.states())
 
     def test_what_is_cordoned_meanwhile_is_cordoned_after_it(self) -> None:
         host = self.start('')
-        host.manager.cordon('mdev', PARENT, parent=True)
+        host.manager.operator.cordon('mdev', PARENT, parent=True)
         self.created.create(PARENT)
         host.audit()
         error = self.assertRaises(exception.NoFit, host.claim, fixtures.Instance(), vgpu=1)

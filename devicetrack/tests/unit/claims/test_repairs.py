@@ -627,9 +627,9 @@ class OperatorRequestTestCase(RepairTestCase):
             self.assertEqual(operator_requests.DONE, self.answer(cordon).outcome)
 
     def test_the_answer_in_hand_is_that_of_one_that_a_call_overtakes(self) -> None:
-        self.host.manager.cordon('vpmem', 'd0')             # so the request changes nothing, and no event names it
+        self.host.manager.operator.cordon('vpmem', 'd0')    # so the request changes nothing, and no event names it
         cordon = self.lose_the_answer_of_a_cordon()
-        self.host.manager.uncordon('vpmem', 'd0')
+        self.host.manager.operator.uncordon('vpmem', 'd0')
         self.assertEqual((operator_requests.DONE, FREE), (self.answer(cordon).outcome, self.host.states()['d0']))
 
     def test_one_that_a_newer_contrary_one_overtook_is_refused(self) -> None:
@@ -640,8 +640,8 @@ class OperatorRequestTestCase(RepairTestCase):
 
     def test_a_call_of_the_service_is_newer_than_what_waits(self) -> None:
         manager = self.host.manager
-        for verb, call, state in ((operator_requests.UNCORDON, manager.cordon, 'withheld: cordoned'),
-                                  (operator_requests.CORDON, manager.uncordon, FREE)):
+        for verb, call, state in ((operator_requests.UNCORDON, manager.operator.cordon, 'withheld: cordoned'),
+                                  (operator_requests.CORDON, manager.operator.uncordon, FREE)):
             older = self.waiting(verb)
             call('vpmem', 'd0')
             self.host.audit()
@@ -649,7 +649,7 @@ class OperatorRequestTestCase(RepairTestCase):
             self.assertIn('a newer call of the service', self.answer(older).text)
 
     def test_a_call_during_the_audit_is_newer_than_what_the_audit_has_read(self) -> None:
-        calls = self.host.manager.cordon, self.host.manager.uncordon
+        calls = self.host.manager.operator.cordon, self.host.manager.operator.uncordon
         for verb, call, state in ((operator_requests.UNCORDON, calls[0], 'withheld: cordoned'),
                                   (operator_requests.CORDON, calls[1], FREE)):
             earlier = operator_requests.make(self.host.manager.host_uuid, operator_requests.REPAIR, accept=False)
@@ -668,9 +668,9 @@ class OperatorRequestTestCase(RepairTestCase):
             self.host.store.before(name, lambda name=name: held.append(
                 (name, locks.ANSWERING in locks.held())), times=None)
         older = self.waiting(operator_requests.UNCORDON)
-        self.host.manager.cordon('vpmem', 'd0')
+        self.host.manager.operator.cordon('vpmem', 'd0')
         self.waiting(operator_requests.CORDON)
-        self.host.manager.uncordon('vpmem', 'd0')
+        self.host.manager.operator.uncordon('vpmem', 'd0')
         self.waiting(operator_requests.UNCORDON)
         self.host.running.operator_requests.do_now(operator_requests.CORDON, {**D0_AS_TARGET, 'reason': ''})
         self.request(operator_requests.UNCORDON, D0_AS_TARGET)
@@ -680,7 +680,7 @@ class OperatorRequestTestCase(RepairTestCase):
 
     def test_a_call_that_cannot_be_done_refuses_no_request(self) -> None:
         older = self.waiting(operator_requests.UNCORDON)
-        self.assertRaises(exception.BadRequest, self.host.manager.cordon, 'vpmem', 'd0', reason='two\nlines')
+        self.assertRaises(exception.BadRequest, self.host.manager.operator.cordon, 'vpmem', 'd0', reason='two\nlines')
         self.host.audit()
         self.assertEqual(operator_requests.DONE, self.answer(older).outcome)
 
@@ -688,9 +688,9 @@ class OperatorRequestTestCase(RepairTestCase):
         self.waiting(operator_requests.UNCORDON)
         for error in (exception.StoreUnavailable('store', 'full'), exception.OutcomeUnknown('store')):
             self.host.store.before('answer_operator_request', error, times=1)
-            self.assertRaises(exception.StoreUnavailable, self.host.manager.cordon, 'vpmem', 'd0')
+            self.assertRaises(exception.StoreUnavailable, self.host.manager.operator.cordon, 'vpmem', 'd0')
             self.assertEqual(FREE, self.host.states()['d0'])
-        self.host.manager.cordon('vpmem', 'd0')
+        self.host.manager.operator.cordon('vpmem', 'd0')
         self.assertEqual('withheld: cordoned', self.host.states()['d0'])
 
     def waiting(self, verb: str) -> OperatorRequest:

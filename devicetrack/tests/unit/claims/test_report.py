@@ -121,8 +121,8 @@ class InventoryTestCase(base.TestCase):
     def test_what_is_cordoned_says_so_with_every_other_reason(self) -> None:
         host = self.useFixture(fixtures.Host(devices=2, parents={'gpu': 3}))
         host.spawn(vgpu=1)
-        host.manager.cordon('vpmem', 'd0')
-        host.manager.cordon('mdev', 'gpu', parent=True)
+        host.manager.operator.cordon('vpmem', 'd0')
+        host.manager.operator.cordon('mdev', 'gpu', parent=True)
         host.machine.change(DeviceKey(fake.VPMEM, 'd0'), unhealthy='read-only')
         statuses = self.statuses(host)
         self.assertEqual(((report.WITHHELD, 'cordoned; unhealthy: read-only'), (report.FREE, None),
@@ -133,8 +133,8 @@ class InventoryTestCase(base.TestCase):
     def test_what_is_withheld_is_what_the_manager_says(self) -> None:
         host = self.useFixture(fixtures.Host(devices=3, parents={'gpu': 3}))
         host.spawn(pmem=1, vgpu=1)
-        host.manager.cordon('vpmem', 'd0', reason='firmware')
-        host.manager.cordon('mdev', 'gpu', parent=True)
+        host.manager.operator.cordon('vpmem', 'd0', reason='firmware')
+        host.manager.operator.cordon('mdev', 'gpu', parent=True)
         host.machine.change(DeviceKey(fake.VPMEM, 'd1'), unhealthy='read-only')
         observer = observer_of(host)
         self.assertEqual([None], [reason.since for line in observer.inventory() for reason in line.reasons
@@ -143,7 +143,7 @@ class InventoryTestCase(base.TestCase):
         told = {(line.kind, line.identifier or line.parent, *reason) for line in observer.inventory()
                 for reason in line.reasons if reason.parent is None}
         self.assertEqual({(one.target.kind, one.target.name, reason, cause.text, cause.since, cause.by, None)
-                          for one in host.manager.list_withheld() for reason, cause in one.causes.items()}, told)
+                          for one in host.manager.operator.withheld() for reason, cause in one.causes.items()}, told)
         self.assertEqual(3, len(told))
 
     def test_with_an_unreadable_guest_nothing_is_free(self) -> None:
@@ -190,7 +190,7 @@ class ExplainTestCase(base.TestCase):
 
     def test_a_cordoned_parent_is_no_full_one(self) -> None:
         host = self.useFixture(fixtures.Host(parents={'gpu': 4}))
-        host.manager.cordon('mdev', 'gpu', parent=True)
+        host.manager.operator.cordon('mdev', 'gpu', parent=True)
         request = DeviceRequest.of((VGPU, 1))
         explanation = observer_of(host).explain(request)
         self.assertEqual((False, f'1 {VGPU} wanted, 0 of 4 free: 4 withheld (cordoned)'),
@@ -237,11 +237,11 @@ class AuditTestCase(base.TestCase):
 
     def test_a_cordoned_device_that_is_away_is_no_mistake_in_an_option(self) -> None:
         host = self.useFixture(fixtures.Host(devices=2))
-        host.manager.cordon('vpmem', 'd0')
+        host.manager.operator.cordon('vpmem', 'd0')
         host.machine.remove(DeviceKey(fake.VPMEM, 'd0'))
         host.machine.missing = (Missing(DeviceKey(fake.VPMEM, 'd0'), '[x] y', 'there is none'),)
         self.assertEqual([], observer_of(host).audit())
-        host.manager.uncordon('vpmem', 'd0')
+        host.manager.operator.uncordon('vpmem', 'd0')
         self.assertEqual([findings.GONE], [finding.kind for finding in observer_of(host).audit()])
 
     def test_finds_what_the_manager_finds(self) -> None:

@@ -172,7 +172,7 @@ class LifeOfAHostTestCase(RoomsTestCase):
 
     def test_nothing_of_a_host_outlives_its_close(self) -> None:
         host = self.host(devices=1, parents={'card': 1})
-        host.manager.cordon('vpmem', 'd0')
+        host.manager.operator.cordon('vpmem', 'd0')
         host.manager.disable_node('host', 'for a test')
         before, uuids = host.running, {provider.uuid for provider in host.manager.providers()}
         host.manager.close()

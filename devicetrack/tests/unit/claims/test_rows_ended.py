@@ -72,7 +72,7 @@ class RowsEndedTestCase(base.TestCase):
         self.host.machine.delete_guest(self.instance.uuid)
         self.host.machine.before('wipe', exception.UnclaimFailed(*D0, 'a bad block'))
         self.assertRaises(exception.UnclaimFailed, self.host.manager.release, self.host.context, self.instance)
-        self.host.manager.retire(*D0, self.instance.uuid)
+        self.host.manager.operator.retire(*D0, self.instance.uuid)
         self.check_ended('d0')
 
     def test_because_others_used_its_device_before_its_guest(self) -> None:

@@ -303,7 +303,7 @@ class DeepTestCase(base.TestCase):
     def test_of_a_row_and_of_what_is_withheld(self):
         host = self.useFixture(fixtures.Host(devices=2))
         guest = host.spawn(pmem=1)
-        host.manager.cordon('vpmem', 'd1')
+        host.manager.operator.cordon('vpmem', 'd1')
         [row], store = host.records(guest), host.store.store
         [withheld] = store.withheld(host.manager.host_uuid)
         store.write(api.Changes(update=(api.Update(

@@ -74,8 +74,8 @@ REFUSED = {
         None, instance, migration, objects.DeviceMap())),
     'release': _of(lambda manager, instance, _migration: manager.release(None, instance)),
     'abort_instance_claim': _of(lambda manager, instance, _migration: manager.abort_instance_claim(None, instance)),
-    'cordon': _of(lambda manager, _instance, _migration: manager.cordon('vpmem', 'd1')),
-    'admit': _of(lambda manager, _instance, _migration: manager.admit('vpmem', 'd1', wipe=True)),
+    'cordon': _of(lambda manager, _instance, _migration: manager.operator.cordon('vpmem', 'd1')),
+    'admit': _of(lambda manager, _instance, _migration: manager.operator.admit('vpmem', 'd1', wipe=True)),
 }
 
 

@@ -61,7 +61,7 @@ class UnprovenTestCase(base.TestCase):
         self.host.running.unproven.wait()
 
     def why(self) -> str:
-        [withheld] = self.host.manager.list_withheld()
+        [withheld] = self.host.manager.operator.withheld()
         return withheld.causes[vocabulary.UNPROVEN].detail
 
 
@@ -128,7 +128,7 @@ class ReadTestCase(UnprovenTestCase):
         self.machine.wiping.clear()
         go_on.set()
         self.settle()
-        self.assertEqual((FREE, []), (self.host.states()['d0'], self.host.manager.list_withheld()))
+        self.assertEqual((FREE, []), (self.host.states()['d0'], self.host.manager.operator.withheld()))
         self.host.restart()
         self.assertEqual((FREE, 1), (self.host.states()['d0'], self.machine.calls['read']))
 
@@ -156,7 +156,7 @@ class ReadTestCase(UnprovenTestCase):
 
     def test_a_cordoned_one_is_left_alone(self) -> None:
         self.a_tenant_leaves(b'\0')
-        self.manager.cordon('vpmem', 'd0')
+        self.manager.operator.cordon('vpmem', 'd0')
         self.host.audit()
         self.settle()
         self.assertEqual(('withheld: cordoned, unproven', 0), (self.host.states()['d0'], self.machine.calls['read']))
@@ -204,7 +204,7 @@ class ProofTestCase(UnprovenTestCase):
             self.settle()
             self.assertEqual(FREE if call == 'wiped' else UNPROVEN, self.host.states()['d0'])
             if call == 'wipe':
-                self.manager.admit('vpmem', 'd0', wipe=True)
+                self.manager.operator.admit('vpmem', 'd0', wipe=True)
                 self.settle()
 
     def test_another_namespace_of_the_name_is_another_device(self) -> None:
@@ -224,7 +224,7 @@ class ComesBackTestCase(UnprovenTestCase):
     def wiped(self) -> None:
         self.host.audit()
         self.settle()
-        self.manager.admit('vpmem', 'd0', wipe=True)
+        self.manager.operator.admit('vpmem', 'd0', wipe=True)
         self.settle()
         self.assertEqual((FREE, b''), (self.host.states()['d0'], self.machine.read(D0)))
 
@@ -235,7 +235,7 @@ class ComesBackTestCase(UnprovenTestCase):
         self.host.running.repairs.forget(D0, instance.uuid)
         self.host.audit()
         self.comes_back()
-        refused = self.assertRaises(exception.NotAdmitted, self.manager.admit, 'vpmem', 'd0', wipe=True)
+        refused = self.assertRaises(exception.NotAdmitted, self.manager.operator.admit, 'vpmem', 'd0', wipe=True)
         self.assertIn('try again after the next audit', str(refused))
         self.wiped()
 
@@ -248,9 +248,9 @@ class ComesBackTestCase(UnprovenTestCase):
         self.addCleanup(go_on.set)
         self.machine.before('wipe', wiping.set, times=1)
         self.machine.before('wipe', lambda: go_on.wait(base.HANGS_S), times=1)
-        self.manager.admit('vpmem', 'd1', wipe=True)
+        self.manager.operator.admit('vpmem', 'd1', wipe=True)
         wiping.wait(base.HANGS_S)
-        self.manager.admit('vpmem', 'd0', wipe=True)
+        self.manager.operator.admit('vpmem', 'd0', wipe=True)
         self.machine.remove(D0)
         self.host.audit()
         go_on.set()
@@ -272,12 +272,12 @@ class WipeTestCase(UnprovenTestCase):
     def test_an_operator_has_it_wiped(self) -> None:
         seen: list[str] = []
         self.host.after_wipe = lambda: seen.append(self.host.states()['d0'])
-        self.assertIn('it is being wiped', str(self.manager.admit('vpmem', 'd0', wipe=True)))
+        self.assertIn('it is being wiped', str(self.manager.operator.admit('vpmem', 'd0', wipe=True)))
         self.settle()
         self.assertEqual([FREE], seen)
         self.assertEqual((FREE, b''), (self.host.states()['d0'], self.machine.read(D0)))
         self.host.restart()
-        self.assertEqual((FREE, []), (self.host.states()['d0'], self.host.manager.list_withheld()))
+        self.assertEqual((FREE, []), (self.host.states()['d0'], self.host.manager.operator.withheld()))
         self.assert_told()
 
     def assert_told(self) -> None:
@@ -312,7 +312,7 @@ class WipeTestCase(UnprovenTestCase):
                               (self.host.store.after, exception.OutcomeUnknown('store'))):
             before = len(self.host.store.store.events_of_device('d0'))
             staged('set_withheld', error)
-            self.manager.admit('vpmem', 'd0', wipe=True)
+            self.manager.operator.admit('vpmem', 'd0', wipe=True)
             self.settle()
             self.host.audit()
             self.host.audit()
@@ -325,40 +325,41 @@ class WipeTestCase(UnprovenTestCase):
             self.host.audit()
 
     def test_nobodys_word_makes_it_clean(self) -> None:
-        self.assertIn('use --wipe', str(self.assertRaises(exception.BadRequest, self.manager.admit, 'vpmem', 'd0')))
+        self.assertIn('use --wipe', str(self.assertRaises(exception.BadRequest, self.manager.operator.admit, 'vpmem',
+                                                          'd0')))
         self.assertEqual((UNPROVEN, b'secret'), (self.host.states()['d0'], self.machine.read(D0)))
 
     def test_what_is_free_and_proven_is_not_wiped(self) -> None:
         self.machine.add_namespace('d1')
         self.host.audit()
-        self.assertRaises(exception.BadRequest, self.manager.admit, 'vpmem', 'd1', wipe=True)
+        self.assertRaises(exception.BadRequest, self.manager.operator.admit, 'vpmem', 'd1', wipe=True)
 
     def test_nor_is_what_somebody_has_or_uses(self) -> None:
         self.machine.start_guest('x', self.elements())
-        self.assertRaises(exception.NotAdmitted, self.manager.admit, 'vpmem', 'd0', wipe=True)
+        self.assertRaises(exception.NotAdmitted, self.manager.operator.admit, 'vpmem', 'd0', wipe=True)
         self.machine.delete_guest('x')
         # Between the question and the wipe.
         self.machine.before('prove', lambda: self.machine.start_guest('x', self.elements()), times=1)
-        self.manager.admit('vpmem', 'd0', wipe=True)
+        self.manager.operator.admit('vpmem', 'd0', wipe=True)
         self.settle()
         self.assertEqual(b'secret', self.machine.read(D0))
 
     def test_a_wipe_that_fails_says_why(self) -> None:
         self.machine.before('wipe', exception.UnclaimFailed('vpmem', 'd0', 'it is read-only'), times=1)
-        self.manager.admit('vpmem', 'd0', wipe=True)
+        self.manager.operator.admit('vpmem', 'd0', wipe=True)
         self.settle()
         for _ in range(3):                      # reading it later does not hide why
             self.host.audit()
             self.settle()
-            [withheld] = self.manager.list_withheld()
+            [withheld] = self.manager.operator.withheld()
             self.assertEqual('wiping it failed: it is read-only', withheld.causes[vocabulary.UNPROVEN].detail)
         self.assertEqual((UNPROVEN, b'secret'), (self.host.states()['d0'], self.machine.read(D0)))
-        self.manager.admit('vpmem', 'd0', wipe=True)
+        self.manager.operator.admit('vpmem', 'd0', wipe=True)
         self.settle()
         self.assertEqual(FREE, self.host.states()['d0'])
 
     def test_what_this_host_does_not_have_is_refused_with_what_it_has(self) -> None:
-        error = self.assertRaises(exception.BadRequest, self.manager.admit, 'vpmem', 'dO', wipe=True)
+        error = self.assertRaises(exception.BadRequest, self.manager.operator.admit, 'vpmem', 'dO', wipe=True)
         self.assertIn('this host has no such device', str(error))
         self.assertIn('the unproven ones of this host: vpmem/d0', str(error))
 
@@ -416,7 +417,7 @@ class ReportOnlyTestCase(UnprovenTestCase):
         self.host.audit()
         self.settle()
         self.host.running.gate.judge(gate.StoreBehind('behind', frozenset()))
-        error = self.assertRaises(exception.NotAdmitted, self.manager.admit, 'vpmem', 'd0', wipe=True)
+        error = self.assertRaises(exception.NotAdmitted, self.manager.operator.admit, 'vpmem', 'd0', wipe=True)
         self.assertIn('is report-only: behind', str(error))
         self.host.audit()                       # the host works again, and nobody remembers the request
         self.settle()

@@ -43,13 +43,13 @@ class CordonsTestCase(base.TestCase):
 
     def cordon(self) -> str:
         name = 'region0' if self.parent else 'd0'
-        return self.host.manager.cordon('vpmem', name, parent=self.parent).warning
+        return self.host.manager.operator.cordon('vpmem', name, parent=self.parent).warning
 
     def uncordon(self) -> None:
-        self.host.manager.uncordon('vpmem', 'region0' if self.parent else 'd0', parent=self.parent)
+        self.host.manager.operator.uncordon('vpmem', 'region0' if self.parent else 'd0', parent=self.parent)
 
     def admit(self) -> None:
-        self.host.manager.admit('vpmem', 'd0', wipe=True)
+        self.host.manager.operator.admit('vpmem', 'd0', wipe=True)
 
     def before_prove(self, action: Callable[[], object]) -> None:
         """Do something after the manager chose the device, and before the driver takes its lock."""
@@ -88,7 +88,7 @@ class OfADeviceTestCase(CordonsTestCase):
         self.host.audit()
         self.work()
         self.check_kept()
-        self.assertNotIn('wiping it failed', str(self.host.manager.list_withheld()))
+        self.assertNotIn('wiping it failed', str(self.host.manager.operator.withheld()))
         self.uncordon()
         self.host.audit()
         self.work()

@@ -145,7 +145,7 @@ class RequestedTestCase(WipedTestCase):
     def work(self) -> None:
         unproven = self.host.running.unproven
         with contextlib.suppress(exception.BadRequest):         # it is held by now, so the request is refused
-            self.host.manager.admit('vpmem', 'd0', wipe=True)
+            self.host.manager.operator.admit('vpmem', 'd0', wipe=True)
         unproven.wait()
 
 

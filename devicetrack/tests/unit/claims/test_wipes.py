@@ -522,7 +522,7 @@ class FailureTestCase(WipesTestCase):
         self.machine.before('wipe', FULL)
         for _audit in range(5):
             self.host.audit()
-        [before] = self.host.manager.list_withheld()
+        [before] = self.host.manager.operator.withheld()
         cause = before.causes[vocabulary.NOT_GIVEN_BACK]
         self.assertEqual(('a bad block', 3), (cause.detail, cause.tries))
         tried = self.machine.calls['wipe']
@@ -535,7 +535,7 @@ class FailureTestCase(WipesTestCase):
         self.machine.before('wipe', FULL, times=1)
         self.host.audit()
         self.host.audit()
-        self.assertEqual((FREE, []), (self.host.states()['d0'], self.host.manager.list_withheld()))
+        self.assertEqual((FREE, []), (self.host.states()['d0'], self.host.manager.operator.withheld()))
         self.host.audit()
         self.assertEqual([], self.host.store.store.withheld(self.host.manager.host_uuid))
 
@@ -559,7 +559,7 @@ class FailureTestCase(WipesTestCase):
         self.assertEqual(1, len(self.host.store.store.withheld(self.host.manager.host_uuid)))
         self.host.audit()                       # wiped; the process ends before the store knows that
         self.host.restart()
-        self.assertEqual(({'d0': FREE, 'd1': FREE}, []), (self.host.states(), self.host.manager.list_withheld()))
+        self.assertEqual(({'d0': FREE, 'd1': FREE}, []), (self.host.states(), self.host.manager.operator.withheld()))
         self.assertEqual([], self.host.store.store.withheld(self.host.manager.host_uuid))
 
     def test_unknown_users_are_no_failed_try(self) -> None:
@@ -591,7 +591,7 @@ class RetirementTestCase(WipesTestCase):
         self.host.audit()
 
     def retire(self, **arguments: Any) -> Any:
-        return self.host.manager.retire('vpmem', 'd0', self.instance.uuid, **arguments)
+        return self.host.manager.operator.retire('vpmem', 'd0', self.instance.uuid, **arguments)
 
     def refused(self) -> str:
         before = self.host.records()
@@ -618,32 +618,32 @@ class RetirementTestCase(WipesTestCase):
 
     def test_a_wipe_of_it_that_fails_says_why(self) -> None:
         self.retire()
-        self.host.manager.admit('vpmem', 'd0', wipe=True)
+        self.host.manager.operator.admit('vpmem', 'd0', wipe=True)
         self.host.running.unproven.wait()
         self.host.audit()
-        [withheld] = self.host.manager.list_withheld()
+        [withheld] = self.host.manager.operator.withheld()
         self.assertIn('a bad block', withheld.causes[vocabulary.UNPROVEN].detail)
 
     def test_admitted_again_it_is_read_before_anybody_gets_it(self) -> None:
         self.retire()
-        self.host.manager.admit('vpmem', 'd0')
+        self.host.manager.operator.admit('vpmem', 'd0')
         self.host.running.unproven.wait()
         self.assertEqual('withheld: unproven', self.host.states()['d0'])
         self.machine.clear()
-        self.host.manager.admit('vpmem', 'd0', wipe=True)
+        self.host.manager.operator.admit('vpmem', 'd0', wipe=True)
         self.host.running.unproven.wait()
         self.assertEqual((FREE, b''), (self.host.states()['d0'], self.machine.read(D0)))
 
     def test_wiped_by_an_operator_it_is_retired_no_more(self) -> None:
         self.retire()
         self.machine.clear()
-        self.host.manager.admit('vpmem', 'd0', wipe=True)
+        self.host.manager.operator.admit('vpmem', 'd0', wipe=True)
         self.host.running.unproven.wait()
-        self.assertEqual((FREE, []), (self.host.states()['d0'], self.host.manager.list_withheld()))
+        self.assertEqual((FREE, []), (self.host.states()['d0'], self.host.manager.operator.withheld()))
 
     def test_only_a_device_on_its_way_back_is_retired(self) -> None:
         other = self.host.spawn(pmem=1)
-        error = self.assertRaises(exception.RowStays, self.host.manager.retire, 'vpmem', 'd1', other.uuid)
+        error = self.assertRaises(exception.RowStays, self.host.manager.operator.retire, 'vpmem', 'd1', other.uuid)
         self.assertIn('it is active: release its instance first', error.reason)
         self.assertEqual('active', self.host.states()['d1'])
 
@@ -653,7 +653,7 @@ class RetirementTestCase(WipesTestCase):
 
     def test_a_second_time_it_is_retired_already(self) -> None:
         first = self.retire()
-        second = self.host.manager.retire('vpmem', 'd0', self.instance.uuid)
+        second = self.host.manager.operator.retire('vpmem', 'd0', self.instance.uuid)
         self.assertEqual((True, False), (first.changed, second.changed))
         self.assertEqual(first.causes[vocabulary.RETIRED], second.causes[vocabulary.RETIRED])
 
@@ -668,7 +668,7 @@ class RetirementTestCase(WipesTestCase):
         self.assertEqual((operator_requests.DONE, False), (answer.outcome, answer.changed) if answer else None)
 
     def test_nobody_has_it(self) -> None:
-        self.assertRaises(exception.NotAssigned, self.host.manager.retire, 'vpmem', 'd1', self.instance.uuid)
+        self.assertRaises(exception.NotAssigned, self.host.manager.operator.retire, 'vpmem', 'd1', self.instance.uuid)
 
     def test_a_domain_names_it(self) -> None:
         element = fake_guests.element('vpmem', fixtures.path_of(self.machine.devices[D0]))

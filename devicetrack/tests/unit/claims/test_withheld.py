@@ -55,17 +55,17 @@ class WithheldTestCase(base.TestCase):
 class CordonTestCase(WithheldTestCase):
 
     def test_nobody_gets_it_until_it_is_uncordoned(self) -> None:
-        self.manager.cordon('vpmem', 'd0', reason='firmware')
+        self.manager.operator.cordon('vpmem', 'd0', reason='firmware')
         self.assertEqual({'d0': CORDONED, 'd1': FREE}, self.host.states())
         error = self.assertRaises(exception.NoFit, self.host.claim, Instance(), pmem=2)
         self.assertIn('1 of 2 free: 1 withheld (cordoned)', str(error))
         self.assertEqual({('device', 'd0'): {'cordoned': 'firmware'}}, self.stored())
-        self.manager.uncordon('vpmem', 'd0')
+        self.manager.operator.uncordon('vpmem', 'd0')
         self.assertEqual([], self.rows())
         self.host.claim(Instance(), pmem=2)
 
     def test_it_lasts_over_audits_and_restarts(self) -> None:
-        self.manager.cordon('vpmem', 'd0')
+        self.manager.operator.cordon('vpmem', 'd0')
         before = self.rows()
         for again in (self.host.audit, self.host.restart, self.host.audit):
             again()
@@ -73,7 +73,7 @@ class CordonTestCase(WithheldTestCase):
         self.assertEqual((before, 1), (self.rows(), self.writes()))
 
     def test_it_lasts_when_views_are_unknown_at_the_start(self) -> None:
-        self.manager.cordon('vpmem', 'd0')
+        self.manager.operator.cordon('vpmem', 'd0')
         self.machine.unknown_kinds[fake.VPMEM] = 'ndctl failed'
         self.machine.unknown_domains['x'] = 'garbage'
         self.host.restart()
@@ -83,14 +83,14 @@ class CordonTestCase(WithheldTestCase):
 
     def test_it_is_in_force_before_the_first_claim(self) -> None:
         """Not only once an audit has been."""
-        self.manager.cordon('mdev', 'p0', parent=True)
-        self.manager.cordon('mdev', 'p1', parent=True)
+        self.manager.operator.cordon('mdev', 'p0', parent=True)
+        self.manager.operator.cordon('mdev', 'p1', parent=True)
         self.host.restart()
         self.assertRaises(exception.NoFit, self.host.claim, Instance(), vgpu=1)
 
     def test_who_has_it_keeps_it_and_is_told(self) -> None:
         instance = self.host.spawn(pmem=1)
-        cordoned = self.manager.cordon('vpmem', 'd0')
+        cordoned = self.manager.operator.cordon('vpmem', 'd0')
         self.assertEqual([(instance.uuid, 'active')], [(row.instance_uuid, row.state) for row in cordoned.left])
         self.assertEqual(f'vpmem/d0 is withheld: cordoned; instance {instance.uuid} has d0, active', str(cordoned))
         self.host.boot(instance)
@@ -101,13 +101,13 @@ class CordonTestCase(WithheldTestCase):
     def test_a_claim_that_is_given_up_does_not_hand_it_out_again(self) -> None:
         instance = Instance()
         claim = self.host.claim(instance, pmem=1)
-        self.manager.cordon('vpmem', 'd0')
+        self.manager.operator.cordon('vpmem', 'd0')
         claim.abort()
         self.assertEqual({'d0': CORDONED, 'd1': FREE}, self.host.states())
 
     def test_a_parent_makes_no_more(self) -> None:
         instance = self.host.spawn(vgpu=2)
-        cordoned = self.manager.cordon('mdev', 'p0', parent=True, reason='new card')
+        cordoned = self.manager.operator.cordon('mdev', 'p0', parent=True, reason='new card')
         self.assertEqual([instance.uuid] * 2, [row.instance_uuid for row in cordoned.left])
         self.host.delete(instance)
         other = self.host.spawn(vgpu=1)
@@ -116,54 +116,54 @@ class CordonTestCase(WithheldTestCase):
         self.assertIn('0 of 3 free: 1 held by 1 instance, 2 withheld (cordoned), no room left on p1', str(error))
         self.host.restart()
         self.assertRaises(exception.NoFit, self.host.claim, Instance(), vgpu=1)
-        self.manager.uncordon('mdev', 'p0', parent=True)
+        self.manager.operator.uncordon('mdev', 'p0', parent=True)
         self.host.claim(Instance(), vgpu=2)
 
     def test_what_is_counted_stays_the_same(self) -> None:
         """A scheduler that is told of less would take what is used for more than there is."""
         before = self.manager.providers()
-        self.manager.cordon('mdev', 'p0', parent=True)
-        self.manager.cordon('vpmem', 'd0')
+        self.manager.operator.cordon('mdev', 'p0', parent=True)
+        self.manager.operator.cordon('vpmem', 'd0')
         self.assertEqual([one.totals for one in before], [one.totals for one in self.manager.providers()])
 
     def test_a_parent_of_devices_that_exist(self) -> None:
-        self.manager.cordon('vpmem', 'region0', parent=True)
+        self.manager.operator.cordon('vpmem', 'region0', parent=True)
         self.assertEqual({'d0': CORDONED, 'd1': CORDONED}, self.host.states())
         self.host.restart()
-        self.manager.cordon('vpmem', 'd1')
-        self.manager.uncordon('vpmem', 'region0', parent=True)
+        self.manager.operator.cordon('vpmem', 'd1')
+        self.manager.operator.uncordon('vpmem', 'region0', parent=True)
         self.assertEqual({'d0': FREE, 'd1': CORDONED}, self.host.states())
 
     def test_of_a_device_below_a_cordoned_parent_that_is_said(self) -> None:
-        self.manager.cordon('vpmem', 'region0', parent=True)
+        self.manager.operator.cordon('vpmem', 'region0', parent=True)
         self.assertEqual('vpmem/d0 is withheld: cordoned, its parent region0 is cordoned',
-                         str(self.manager.cordon('vpmem', 'd0')))
+                         str(self.manager.operator.cordon('vpmem', 'd0')))
         for changed in (True, False):
-            uncordoned = self.manager.uncordon('vpmem', 'd0')
+            uncordoned = self.manager.operator.uncordon('vpmem', 'd0')
             self.assertEqual(('vpmem/d0 is withheld: its parent region0 is cordoned', changed),
                              (str(uncordoned), uncordoned.changed))
         self.assertEqual(CORDONED, self.host.states()['d0'])
 
     def test_to_cordon_it_again_keeps_since_when_and_says_why(self) -> None:
-        self.manager.cordon('vpmem', 'd0', reason='firmware')
+        self.manager.operator.cordon('vpmem', 'd0', reason='firmware')
         [row] = self.rows()
         earlier = json.dumps({'cordoned': {**json.loads(row.reasons)['cordoned'], 'since': 5}}, sort_keys=True)
         self.store.store.set_withheld([row._replace(reasons=earlier)])
         self.host.restart()
-        self.manager.cordon('vpmem', 'd0')
+        self.manager.operator.cordon('vpmem', 'd0')
         self.assertEqual([row._replace(reasons=earlier)], self.rows())
-        self.manager.cordon('vpmem', 'd0', reason='it smokes')
+        self.manager.operator.cordon('vpmem', 'd0', reason='it smokes')
         [now] = self.rows()
         self.assertEqual(({'cordoned': {'since': 5, 'detail': 'it smokes', 'by': 'operator'}}, 2),
                          (json.loads(now.reasons), now.generation))
 
     def test_to_uncordon_it_again_is_nothing(self) -> None:
         for _ in range(2):
-            self.assertEqual({}, self.manager.uncordon('vpmem', 'd0').causes)
+            self.assertEqual({}, self.manager.operator.uncordon('vpmem', 'd0').causes)
         self.assertEqual(0, self.writes())
 
     def test_unhealthy_besides_it_is_cordoned_when_it_is_well_again(self) -> None:
-        self.manager.cordon('vpmem', 'd0')
+        self.manager.operator.cordon('vpmem', 'd0')
         self.machine.change(D0, unhealthy='hot')
         self.host.audit()
         self.assertEqual('withheld: cordoned, unhealthy', self.host.states()['d0'])
@@ -175,10 +175,10 @@ class CordonTestCase(WithheldTestCase):
         self.assertEqual((CORDONED, {('device', 'd0'): {'cordoned': ''}}), (self.host.states()['d0'], self.stored()))
 
     def test_uncordoned_it_stays_withheld_for_other_reasons(self) -> None:
-        self.manager.cordon('vpmem', 'd0')
+        self.manager.operator.cordon('vpmem', 'd0')
         self.machine.unknown_domains['x'] = 'garbage'
         self.host.audit()
-        uncordoned = self.manager.uncordon('vpmem', 'd0')
+        uncordoned = self.manager.operator.uncordon('vpmem', 'd0')
         self.assertEqual((['in doubt'], IN_DOUBT), (list(uncordoned.causes), self.host.states()['d0']))
 
     def test_what_this_host_does_not_have_is_refused_with_what_it_has(self) -> None:
@@ -187,7 +187,7 @@ class CordonTestCase(WithheldTestCase):
                                (('vpmen', 'd0', False), 'vpmem'), (('vpmen', 'p0', True), 'mdev, vpmem'),
                                (('vpmem', 'd0', True), 'region0'),
                                (('mdev', 'p0', False), 'it is a parent of devices: add --parent')):
-            for call in (self.manager.cordon, self.manager.uncordon):
+            for call in (self.manager.operator.cordon, self.manager.operator.uncordon):
                 error = self.assertRaises(exception.BadRequest, call, *arguments)
                 self.assertIn(has, str(error))
         self.assertEqual([], self.rows())
@@ -196,19 +196,19 @@ class CordonTestCase(WithheldTestCase):
         for number in range(20):
             self.machine.add_namespace(f'e{number}')
         self.host.audit()
-        error = self.assertRaises(exception.BadRequest, self.manager.cordon, 'vpmem', 'd9')
+        error = self.assertRaises(exception.BadRequest, self.manager.operator.cordon, 'vpmem', 'd9')
         self.assertTrue(str(error).endswith('and 12 more'), error)
 
     def test_one_that_went_away_can_be_uncordoned(self) -> None:
-        self.manager.cordon('vpmem', 'd0')
+        self.manager.operator.cordon('vpmem', 'd0')
         self.machine.remove(D0)
         self.host.restart()
-        self.manager.uncordon('vpmem', 'd0')
+        self.manager.operator.uncordon('vpmem', 'd0')
         self.assertEqual([], self.rows())
-        self.assertRaises(exception.BadRequest, self.manager.uncordon, 'vpmem', 'd0')
+        self.assertRaises(exception.BadRequest, self.manager.operator.uncordon, 'vpmem', 'd0')
 
     def test_one_that_is_away_is_no_mistake_in_an_option_and_cordoned_when_it_is_back(self) -> None:
-        self.manager.cordon('vpmem', 'd0')
+        self.manager.operator.cordon('vpmem', 'd0')
         self.machine.remove(D0)
         self.machine.missing = (Missing(D0, '[libvirt] pmem_namespaces', 'there is none'),)
         self.host.restart()
@@ -218,16 +218,16 @@ class CordonTestCase(WithheldTestCase):
         self.assertEqual(CORDONED, self.host.states()['d0'])
 
     def test_uncordoned_while_it_is_away_it_keeps_the_next_manager_from_starting_and_that_is_said(self) -> None:
-        self.manager.cordon('vpmem', 'd0')
-        self.assertEqual('vpmem/d0 is not withheld', str(self.manager.uncordon('vpmem', 'd0')))
-        self.manager.cordon('vpmem', 'd0')
+        self.manager.operator.cordon('vpmem', 'd0')
+        self.assertEqual('vpmem/d0 is not withheld', str(self.manager.operator.uncordon('vpmem', 'd0')))
+        self.manager.operator.cordon('vpmem', 'd0')
         self.machine.remove(D0)
         self.machine.missing = (Missing(D0, '[libvirt] pmem_namespaces', 'there is none'),)
         self.host.audit()
         for _ in range(2):
             self.assertEqual('vpmem/d0 is not withheld; no manager starts while [libvirt] pmem_namespaces names it and '
                              'this host does not have it: take it out of the option, or bring it back',
-                             str(self.manager.uncordon('vpmem', 'd0')))
+                             str(self.manager.operator.uncordon('vpmem', 'd0')))
         error = self.assertRaises(exception.InvalidConfiguration, self.host.restart)
         self.assertIn('take it out of the option, or bring it back', str(error))
 
@@ -235,14 +235,14 @@ class CordonTestCase(WithheldTestCase):
         self.machine.remove(D0)
         self.machine.missing = (Missing(D0, '[libvirt] pmem_namespaces', 'there is none'),)
         self.host.audit()
-        self.manager.cordon('vpmem', 'd0')
+        self.manager.operator.cordon('vpmem', 'd0')
         self.host.restart()
         self.assertEqual({('device', 'd0'): {'cordoned': ''}}, self.stored())
 
     def test_before_the_start_nothing_is_said(self) -> None:
         manager = self.host.another_manager()
-        self.assertRaises(exception.NotReady, manager.cordon, 'vpmem', 'd0')
-        self.assertRaises(exception.NotReady, manager.list_withheld)
+        self.assertRaises(exception.NotReady, manager.operator.cordon, 'vpmem', 'd0')
+        self.assertRaises(exception.NotReady, manager.operator.withheld)
 
     def test_what_another_release_wrote_wrongly_withholds_all_the_same(self) -> None:
         host_uuid = self.manager.host_uuid
@@ -252,8 +252,8 @@ class CordonTestCase(WithheldTestCase):
         self.host.restart()
         self.host.audit()
         self.assertEqual((IN_DOUBT, rows), (self.host.states()['d0'], self.rows()))
-        self.manager.admit('vpmem', 'd0')
-        self.manager.uncordon('mdev', 'p0', parent=True)
+        self.manager.operator.admit('vpmem', 'd0')
+        self.manager.operator.uncordon('mdev', 'p0', parent=True)
         self.assertEqual(([], 5), (self.rows(), self.host.free()))
 
 
@@ -262,18 +262,18 @@ class StoreFailsTestCase(WithheldTestCase):
 
     def test_what_the_store_refuses_was_not_said(self) -> None:
         self.store.before('set_withheld', REFUSED)
-        self.assertRaises(exception.StoreUnavailable, self.manager.cordon, 'vpmem', 'd0')
+        self.assertRaises(exception.StoreUnavailable, self.manager.operator.cordon, 'vpmem', 'd0')
         self.host.audit()
         self.assertEqual(({'d0': FREE, 'd1': FREE}, []), (self.host.states(), self.rows()))
-        self.manager.cordon('vpmem', 'd0')
+        self.manager.operator.cordon('vpmem', 'd0')
         self.assertEqual(CORDONED, self.host.states()['d0'])
 
     def test_it_is_withheld_while_the_store_works(self) -> None:
         seen = []
         self.store.before('set_withheld', lambda: seen.append(self.host.states()['d0']))
-        self.manager.cordon('vpmem', 'd0')
+        self.manager.operator.cordon('vpmem', 'd0')
         self.store.before('set_withheld', lambda: seen.append(self.host.states()['d0']))
-        self.manager.uncordon('vpmem', 'd0')
+        self.manager.operator.uncordon('vpmem', 'd0')
         self.assertEqual([CORDONED, CORDONED], seen)
 
     def test_a_doubt_of_before_is_there_again(self) -> None:
@@ -295,31 +295,31 @@ class StoreFailsTestCase(WithheldTestCase):
     def test_an_answer_that_was_lost(self) -> None:
         for stage in (self.store.before, self.store.after):
             stage('set_withheld', UNKNOWN)
-            self.assertRaises(exception.OutcomeUnknown, self.manager.cordon, 'vpmem', 'd0')
+            self.assertRaises(exception.OutcomeUnknown, self.manager.operator.cordon, 'vpmem', 'd0')
             self.assertEqual(CORDONED, self.host.states()['d0'])
             self.host.audit()
             self.assertEqual({('device', 'd0'): {'cordoned': ''}}, self.stored())
             writes = self.writes()
             self.host.audit()
             self.assertEqual(writes, self.writes())
-            self.manager.uncordon('vpmem', 'd0')
+            self.manager.operator.uncordon('vpmem', 'd0')
 
     def test_a_refusal_leaves_it_cordoned(self) -> None:
-        self.manager.cordon('vpmem', 'd0')
+        self.manager.operator.cordon('vpmem', 'd0')
         self.store.before('set_withheld', REFUSED)
-        self.assertRaises(exception.StoreUnavailable, self.manager.uncordon, 'vpmem', 'd0')
+        self.assertRaises(exception.StoreUnavailable, self.manager.operator.uncordon, 'vpmem', 'd0')
         self.host.restart()
         self.assertEqual(CORDONED, self.host.states()['d0'])
 
     def test_it_stays_cordoned_when_the_answer_was_lost(self) -> None:
         for stage in (self.store.before, self.store.after):
-            self.manager.cordon('vpmem', 'd0')
+            self.manager.operator.cordon('vpmem', 'd0')
             stage('set_withheld', UNKNOWN)
-            self.assertRaises(exception.OutcomeUnknown, self.manager.uncordon, 'vpmem', 'd0')
+            self.assertRaises(exception.OutcomeUnknown, self.manager.operator.uncordon, 'vpmem', 'd0')
             self.host.audit()
             self.assertEqual((CORDONED, {('device', 'd0'): {'cordoned': ''}}),
                              (self.host.states()['d0'], self.stored()))
-            self.manager.uncordon('vpmem', 'd0')
+            self.manager.operator.uncordon('vpmem', 'd0')
             self.assertEqual((FREE, {}), (self.host.states()['d0'], self.stored()))
 
     def test_an_audit_goes_on_and_the_next_one_stores_what_it_saw(self) -> None:
@@ -362,8 +362,8 @@ class AuditTestCase(WithheldTestCase):
         self.machine.change(DeviceKey(fake.VPMEM, 'd2'), unhealthy='hot')
         self.machine.change(DeviceKey(fake.VPMEM, 'd4'), adoptable=False)
         self.host.audit()
-        self.manager.cordon('vpmem', 'd3')
-        self.manager.cordon('mdev', 'p0', parent=True)
+        self.manager.operator.cordon('vpmem', 'd3')
+        self.manager.operator.cordon('mdev', 'p0', parent=True)
         self.host.audit()
         before, writes = self.rows(), self.writes()
         self.assertEqual({('device', 'd0'), ('device', 'd1'), ('device', 'd2'), ('device', 'd3'), ('parent', 'p0')},
@@ -476,15 +476,15 @@ class AuditTestCase(WithheldTestCase):
 
     def test_what_is_withheld_is_listed_with_who_has_it(self) -> None:
         instance = self.host.spawn(pmem=1, vgpu=1)
-        self.manager.cordon('vpmem', 'd0', reason='firmware')
-        self.manager.cordon('mdev', 'p0', parent=True)
+        self.manager.operator.cordon('vpmem', 'd0', reason='firmware')
+        self.manager.operator.cordon('mdev', 'p0', parent=True)
         self.machine.change(D1, adoptable=False)
         self.machine.change(D0, unhealthy='hot')
         self.host.audit()
         self.assertEqual([
             f'parent mdev/p0 is withheld: cordoned; instance {instance.uuid} has {self.host.mdevs()[0]}, active',
             f'vpmem/d0 is withheld: cordoned (firmware), unhealthy (hot); instance {instance.uuid} has d0, active',
-            'vpmem/d1 is withheld: not to be adopted'], [str(one) for one in self.manager.list_withheld()])
+            'vpmem/d1 is withheld: not to be adopted'], [str(one) for one in self.manager.operator.withheld()])
 
 
 class ForgottenTestCase(WithheldTestCase):
@@ -513,7 +513,7 @@ class ForgottenTestCase(WithheldTestCase):
 
     def test_it_comes_back_when_somebody_says_that_it_is_clean(self) -> None:
         self.forget_and_bring_back()
-        self.assertEqual({}, self.manager.admit('vpmem', 'd0').causes)
+        self.assertEqual({}, self.manager.operator.admit('vpmem', 'd0').causes)
         self.assertEqual((FREE, []), (self.host.states()['d0'], self.rows()))
         self.host.restart()
         self.assertEqual(FREE, self.host.states()['d0'])
@@ -521,11 +521,11 @@ class ForgottenTestCase(WithheldTestCase):
     def test_that_cannot_be_said_before_it_is_back(self) -> None:
         self.host.running.repairs.forget(D0, self.instance.uuid)
         self.assertIn('the host does not have it', str(self.assertRaises(
-            exception.NotAdmitted, self.manager.admit, 'vpmem', 'd0')))
+            exception.NotAdmitted, self.manager.operator.admit, 'vpmem', 'd0')))
         self.machine.add_namespace('d0')
         self.machine.unknown_kinds[fake.VPMEM] = 'ndctl failed'
         self.assertIn('vpmem cannot be read (ndctl failed)', str(self.assertRaises(
-            exception.NotAdmitted, self.manager.admit, 'vpmem', 'd0')))
+            exception.NotAdmitted, self.manager.operator.admit, 'vpmem', 'd0')))
         self.machine.clear()
         self.host.audit()
         self.assertEqual(FORGOTTEN, self.host.states()['d0'])
@@ -543,42 +543,43 @@ class ForgottenTestCase(WithheldTestCase):
         self.forget_and_bring_back()
         self.foreign_guest()
         self.assertIn('domain x names it', str(self.assertRaises(
-            exception.NotAdmitted, self.manager.admit, 'vpmem', 'd0')))
+            exception.NotAdmitted, self.manager.operator.admit, 'vpmem', 'd0')))
         self.machine.unknown_domains['x'] = 'garbage'
         self.assertIn('domain x cannot be read (garbage)', str(self.assertRaises(
-            exception.NotAdmitted, self.manager.admit, 'vpmem', 'd0')))
+            exception.NotAdmitted, self.manager.operator.admit, 'vpmem', 'd0')))
         self.machine.clear()
         self.machine.disconnected = 'restarting'
-        self.assertRaises(exception.HypervisorUnreachable, self.manager.admit, 'vpmem', 'd0')
+        self.assertRaises(exception.HypervisorUnreachable, self.manager.operator.admit, 'vpmem', 'd0')
         self.assertEqual(FORGOTTEN, self.host.states()['d0'])
 
     def test_only_what_was_forgotten_is_admitted(self) -> None:
         self.forget_and_bring_back()
-        self.manager.cordon('vpmem', 'd1')
-        error = self.assertRaises(exception.BadRequest, self.manager.admit, 'vpmem', 'd1')
+        self.manager.operator.cordon('vpmem', 'd1')
+        error = self.assertRaises(exception.BadRequest, self.manager.operator.admit, 'vpmem', 'd1')
         self.assertEqual("device: 'vpmem/d1': it is cordoned: end that with device uncordon. Only forgotten or "
                          'retired devices can be admitted; those of this host: vpmem/d0', str(error))
-        self.manager.admit('vpmem', 'd0')
-        error = self.assertRaises(exception.BadRequest, self.manager.admit, 'vpmem', 'd0')
+        self.manager.operator.admit('vpmem', 'd0')
+        error = self.assertRaises(exception.BadRequest, self.manager.operator.admit, 'vpmem', 'd0')
         self.assertEqual("device: 'vpmem/d0': it was neither forgotten nor retired. Only forgotten or retired devices "
                          'can be admitted; those of this host: none', str(error))
 
     def test_a_device_that_an_instance_has_is_refused_for_that_reason(self) -> None:
         for wipe in (False, True):
-            error = self.assertRaises(exception.BadRequest, self.manager.admit, 'vpmem', 'd0', wipe)
+            error = self.assertRaises(exception.BadRequest, self.manager.operator.admit, 'vpmem', 'd0', wipe)
             self.assertEqual(f"device: 'vpmem/d0': instance {self.instance.uuid} has it: it is free when the instance "
                              'gives it back', str(error))
         self.machine.delete_guest(self.instance.uuid)
         self.assertRaises(exception.DeviceGone, self.manager.release, None, self.instance)
         self.assertIn('is giving it back', str(self.assertRaises(
-            exception.BadRequest, self.manager.admit, 'vpmem', 'd0')))
+            exception.BadRequest, self.manager.operator.admit, 'vpmem', 'd0')))
 
     def test_a_crash_before_the_row_is_gone_leaves_it_noted(self) -> None:
         self.store.before('write', REFUSED)
         self.assertRaises(exception.StoreUnavailable, self.host.running.repairs.forget, D0, self.instance.uuid)
         self.host.restart()
         self.assertEqual(('active', ['d0']), (self.host.states()['d0'], [row.name for row in self.rows()]))
-        self.assertIn('has it', str(self.assertRaises(exception.NotAdmitted, self.manager.admit, 'vpmem', 'd0')))
+        self.assertIn('has it', str(self.assertRaises(exception.NotAdmitted, self.manager.operator.admit, 'vpmem',
+                                                      'd0')))
         self.forget_and_bring_back()
         self.assertEqual(FORGOTTEN, self.host.states()['d0'])
 
@@ -603,10 +604,10 @@ class ForgottenTestCase(WithheldTestCase):
         self.assertEqual(FORGOTTEN, self.host.states()['d0'])
 
     def test_cordoned_and_forgotten(self) -> None:
-        self.manager.cordon('vpmem', 'd0')
+        self.manager.operator.cordon('vpmem', 'd0')
         self.forget_and_bring_back()
         self.assertEqual('withheld: cordoned, in doubt, unproven', self.host.states()['d0'])
-        self.manager.uncordon('vpmem', 'd0')
+        self.manager.operator.uncordon('vpmem', 'd0')
         self.assertEqual(FORGOTTEN, self.host.states()['d0'])
-        self.manager.admit('vpmem', 'd0')
+        self.manager.operator.admit('vpmem', 'd0')
         self.assertEqual(FREE, self.host.states()['d0'])

@@ -111,7 +111,7 @@ class QueueTestCase(WordTestCase):
 
         self.machine.before('wipe', wipe, times=1)
         for key in (D0, D1):
-            self.host.manager.admit(*key, wipe=True)
+            self.host.manager.operator.admit(*key, wipe=True)
         self.assertTrue(began.wait(base.HANGS_S))
         self.another_is_there(D1)
         self.host.audit(wait=False)

@@ -91,7 +91,7 @@ class DeviceListTestCase(CommandTestCase):
                       self.program.run('device', 'list', '-c', 'reasons', '-f', 'value').out)
 
     def test_a_cordoned_device_that_an_option_names_and_that_is_away_is_withheld(self) -> None:
-        self.host.manager.cordon(*D0)
+        self.host.manager.operator.cordon(*D0)
         self.host.machine.remove(D0)
         self.host.machine.missing = (Missing(D0, '[x] y', 'this host has d1'),)
         self.assertEqual([('withheld', 0, ['cordoned', 'gone from the host'])],
@@ -109,7 +109,7 @@ class DeviceListTestCase(CommandTestCase):
             if parent == 'card':
                 self.host.machine.add_parent(parent)
                 self.host.audit()
-            self.host.manager.cordon('mdev', parent, parent=True)
+            self.host.manager.operator.cordon('mdev', parent, parent=True)
             self.host.machine.parents.pop('card', None)
             lines = [one for one in self.program.ask('device', 'list', '--parent', parent) if one['device'] is None]
             self.assertEqual([('withheld', 0, reasons)], [
@@ -203,7 +203,7 @@ class HostTestCase(CommandTestCase):
             store.add_host(store_api.Host(f'7c9e6f2e-3a58-4a0e-8a53-0b8a3f8f00{number:02}', f'compute-{number}',
                                           'another'))
         self.host.spawn(pmem=1)
-        self.host.manager.cordon('vpmem', 'd1')
+        self.host.manager.operator.cordon('vpmem', 'd1')
         listed = self.program.ask('host', 'list')
         self.assertEqual([('compute-7', True, 1, 1, 1), ('compute-8', False, 0, 0, 0), ('compute-10', False, 0, 0, 0)],
                          [(one['host'], one['here'], one['instances'], one['held'], one['withheld_entries'])
@@ -223,15 +223,15 @@ class HostTestCase(CommandTestCase):
         self.host.machine.add_parent('card', units=4)
         self.host.audit()
         self.host.spawn(pmem=1)
-        self.host.manager.cordon('vpmem', 'd0')
-        self.host.manager.cordon('mdev', 'card', parent=True)
+        self.host.manager.operator.cordon('vpmem', 'd0')
+        self.host.manager.operator.cordon('mdev', 'card', parent=True)
         shown = self.program.ask('host', 'show')
         self.assertEqual((2, {'VGPU': 4, fixtures.PMEM: 0}), (
             shown['withheld_entries'], {one['resource_class']: one['withheld'] for one in shown['classes']}))
         self.assertIn('4 withheld', self.program.run('host', 'map').out)
 
     def test_a_terminal_that_has_only_ascii_gets_the_rest_escaped(self) -> None:
-        self.host.manager.cordon('vpmem', 'd0', reason='dañado')
+        self.host.manager.operator.cordon('vpmem', 'd0', reason='dañado')
         for words in (('host', 'map'), ('host', 'show'), ('device', 'list', '--withheld'), ('device', 'show', 'd0'),
                       ('device', 'history', 'd0'), ('device', 'list', '--withheld', '-f', 'json')):
             raw, errors = io.BytesIO(), io.BytesIO()
@@ -438,7 +438,7 @@ class ExplainTestCase(CommandTestCase):
 
     def test_a_held_device_that_nobody_gets_next_is_told_with_its_reasons(self) -> None:
         self.host.spawn(pmem=2)
-        self.host.manager.cordon('vpmem', 'd0', reason='a new DIMM')
+        self.host.manager.operator.cordon('vpmem', 'd0', reason='a new DIMM')
         answer = self.program.run('explain', '--resource', f'{fixtures.PMEM}=1')
         self.assertEqual(cmd_base.ATTENTION, answer.code)
         self.assertIn('vpmem/d0 is held, and nobody gets it after its owner: cordoned: a new DIMM\n', answer.err)
@@ -467,7 +467,7 @@ class ExplainTestCase(CommandTestCase):
 
     def test_a_cordoned_parent_is_named_with_its_reason_and_nothing_else(self) -> None:
         self.host.spawn(vgpu=1)
-        self.host.manager.cordon('mdev', 'gpu', parent=True, reason='new card')
+        self.host.manager.operator.cordon('mdev', 'gpu', parent=True, reason='new card')
         answer = self.program.run('explain', '--resource', 'VGPU=1', '-f', 'json')
         self.assertEqual(cmd_base.ATTENTION, answer.code)
         self.assertNotIn('no room left', answer.data[0]['explanation'])

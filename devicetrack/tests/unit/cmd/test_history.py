@@ -120,8 +120,8 @@ class CardTestCase(HistoryCommandTestCase):
         self.host.machine.add_parent('0000:84:00.0', serial='S1')
         made = self.host.machine.add_mdev('0000:84:00.0')
         self.host.audit()
-        self.host.manager.cordon('mdev', made.identifier, reason='hot')
-        self.host.manager.cordon('mdev', '0000:84:00.0', parent=True, reason='hot')
+        self.host.manager.operator.cordon('mdev', made.identifier, reason='hot')
+        self.host.manager.operator.cordon('mdev', '0000:84:00.0', parent=True, reason='hot')
         self.assertEqual([('withheld', 'device'), ('withheld', 'parent')], [
             (row['event'], row['scope']) for row in self.program.ask('device', 'history', '--serial', 'S1')])
 

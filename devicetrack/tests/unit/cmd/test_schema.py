@@ -69,7 +69,7 @@ class SchemaTestCase(RepairCommandTestCase):
 
     def _reports(self) -> None:
         self.machine.change(D1, unhealthy='read-only')
-        self.host.manager.cordon('mdev', 'gpu', parent=True, reason='firmware')
+        self.host.manager.operator.cordon('mdev', 'gpu', parent=True, reason='firmware')
         self.machine.wiping[D1] = WipeProgress('verify', 1 << 30, 4 << 30, 512 << 20, None)
         self.host.audit()
         self.assertEqual(4, len(self.ask('device list')))

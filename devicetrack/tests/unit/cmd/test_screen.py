@@ -134,7 +134,8 @@ class ScreensTestCase(RepairCommandTestCase):
     def test_no_line_is_longer_than_80(self) -> None:
         self.host.spawn(pmem=1)
         instance = self.host.spawn(vgpu=2)
-        self.host.manager.cordon('mdev', 'gpu', parent=True, reason='new firmware, and then a look at the fans')
+        self.host.manager.operator.cordon('mdev', 'gpu', parent=True,
+                                           reason='new firmware, and then a look at the fans')
         self.program.run('device', 'cordon', f'mdev/{self.host.mdevs()[0]}', '--no-wait', '--reason', 'why ' * 20)
         [request] = self.program.ask('request', 'list')
         self.machine.delete_guest(instance.uuid)

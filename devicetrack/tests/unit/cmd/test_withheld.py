@@ -107,8 +107,8 @@ class HostCordonTestCase(RepairCommandTestCase):
             cordoned['event'], admitted['event'], cordoned['scope'], cordoned['device']))
 
     def test_a_device_that_is_cordoned_by_itself_stays_so(self) -> None:
-        self.host.manager.cordon('vpmem', 'd0')
-        self.host.manager.cordon('mdev', 'gpu', parent=True)
+        self.host.manager.operator.cordon('vpmem', 'd0')
+        self.host.manager.operator.cordon('mdev', 'gpu', parent=True)
         for verb in ('cordon', 'uncordon'):
             self.run_to(cmd_base.OK, 'host', verb, '--no-wait')
             self.host.audit()
@@ -268,7 +268,7 @@ class CordonTestCase(RepairCommandTestCase):
         self.assertIn('the manager will see whether this host has it', answer.err)
 
     def test_what_is_withheld_already_is_known_though_it_is_away(self) -> None:
-        self.host.manager.cordon('vpmem', 'd0')
+        self.host.manager.operator.cordon('vpmem', 'd0')
         self.machine.remove(D0)
         self.run_to(cmd_base.OK, 'device', 'uncordon', 'vpmem/d0', '--no-wait')
         self.assertEqual(['uncordon'], self.waiting())
@@ -391,8 +391,8 @@ class ListTestCase(RepairCommandTestCase):
 
     def test_each_device_with_every_reason_and_who_is_left(self) -> None:
         instance = self.host.spawn(pmem=1, vgpu=2)
-        self.host.manager.cordon('vpmem', 'd0', reason='firmware')
-        self.host.manager.cordon('mdev', 'gpu', parent=True)
+        self.host.manager.operator.cordon('vpmem', 'd0', reason='firmware')
+        self.host.manager.operator.cordon('mdev', 'gpu', parent=True)
         self.machine.change(D0, unhealthy='read-only')
         self.machine.change(D1, adoptable=False)
         self.host.audit()
@@ -432,7 +432,7 @@ class ListTestCase(RepairCommandTestCase):
         self.useFixture(base_fixtures.EnvironmentVariable('TZ', 'Asia/Kolkata'))
         time.tzset()
         self.addCleanup(time.tzset)
-        self.host.manager.cordon('vpmem', 'd0')
+        self.host.manager.operator.cordon('vpmem', 'd0')
         answer = self.program.run('device', 'list', '--withheld')
         self.assertEqual(cmd_base.OK, answer.code)
         self.assertRegex(answer.out, r'20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\+05:30')
@@ -440,7 +440,7 @@ class ListTestCase(RepairCommandTestCase):
         self.assertRegex(line['since'], r'^20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ$')
 
     def test_devices_and_explain_say_all_reasons(self) -> None:
-        self.host.manager.cordon('vpmem', 'd0')
+        self.host.manager.operator.cordon('vpmem', 'd0')
         self.machine.change(D0, unhealthy='read-only')
         self.assertEqual([('vpmem/d0', 'cordoned', None), ('vpmem/d0', 'unhealthy', 'read-only')],
                          self.withheld('detail'))

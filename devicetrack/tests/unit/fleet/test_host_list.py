@@ -22,7 +22,7 @@ class TestHostList(base.TestCase):
                 fixtures.Configuration(machine=name)))) for name in ('compute-10', 'compute-9')]
         for host in self.hosts:
             host.spawn(pmem=1, vgpu=1)
-            host.manager.cordon('vpmem', 'd2', reason='firmware')
+            host.manager.operator.cordon('vpmem', 'd2', reason='firmware')
             self.fleet.push(host)
 
     def test_a_host_has_its_numbers_and_its_age(self) -> None:

@@ -17,8 +17,8 @@ class TestInventory(base.TestCase):
     def test_it_has_the_same_devices_and_the_same_answers(self) -> None:
         host = self.useFixture(fixtures.Host(devices=4, parents={'gpu': 2, 'gpu2': 2}))
         host.spawn(pmem=1, vgpu=1)
-        host.manager.cordon('mdev', 'gpu2', parent=True, reason='firmware')
-        host.manager.cordon('vpmem', 'd3', reason='bad')
+        host.manager.operator.cordon('mdev', 'gpu2', parent=True, reason='firmware')
+        host.manager.operator.cordon('vpmem', 'd3', reason='bad')
         observer = report.Observer(host.store.hosts()[0], fake.FakeDriver('host', host.conf, '', host.machine),
                                    host.store, host.conf)
         now = observer.picture().snapshot

@@ -136,7 +136,7 @@ class StateTestCase(MetricsTestCase):
     def test_devices_by_state_class_and_parent(self) -> None:
         self.start()
         self.host.spawn(pmem=1, vgpu=1)
-        self.host.manager.cordon('vpmem', 'd2')
+        self.host.manager.operator.cordon('vpmem', 'd2')
         self.assertEqual([1, 1, 0, 1], [self.devices(state) for state in ('free', 'held', 'releasing', 'withheld')])
         self.assertEqual([0, 1], [self.devices(state, 'mdev', 'card', 'VGPU') for state in ('free', 'held')])
         self.assertEqual((1, 1), (
@@ -149,7 +149,7 @@ class StateTestCase(MetricsTestCase):
         self.start()
         first = self.value('devicetrack_last_audit_timestamp_seconds') or 0
         self.host.machine.unknown_kinds['mdev'] = 'the card is lost'
-        self.host.manager.cordon('vpmem', 'd2')
+        self.host.manager.operator.cordon('vpmem', 'd2')
         self.host.audit()
         self.assertLess(first, self.value('devicetrack_last_audit_timestamp_seconds') or 0)
         self.assertEqual((1, 0, 1, 2, 0), (

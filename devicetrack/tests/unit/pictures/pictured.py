@@ -34,8 +34,8 @@ class HostTestCase(base.TestCase):
         [host] = store.hosts()
         store.set_withheld([store_api.WithheldRow(host.uuid, fake.VPMEM, vocabulary.DEVICE, 'd5', withholding.to_json(
             {vocabulary.CORDONED: withholding.Cause(1, HOSTILE, HOSTILE)}), 1, 1)])
-        self.host.manager.cordon(fake.VPMEM, 'd0', reason='the module reports errors')
-        self.host.manager.cordon(fake.MDEV, 'gpu2', parent=True, reason='a new firmware')
+        self.host.manager.operator.cordon(fake.VPMEM, 'd0', reason='the module reports errors')
+        self.host.manager.operator.cordon(fake.MDEV, 'gpu2', parent=True, reason='a new firmware')
         machine.missing = (Missing(DeviceKey(fake.VPMEM, 'd99'), '[x] y', 'this host has d0'),)
         machine.delete_guest(self.instances[2].uuid)
         leaving = next(row for row in self.host.records()

@@ -144,7 +144,7 @@ class ClaimTestCase(HostTestCase):
         self.claim(a(WHOLE))
         self.assertIn('1 withheld (excluded)', self.refused(a(WHOLE)))
         self.assertIn(PARENT, self.owned())
-        [withheld] = [one for one in self.manager.list_withheld() if one.target.name == CARD]
+        [withheld] = [one for one in self.manager.operator.withheld() if one.target.name == CARD]
         self.assertIn(f'instance {instance.uuid} has vf/', str(withheld))
 
     def test_no_function_is_given_while_a_guest_has_the_card(self) -> None:
@@ -273,11 +273,11 @@ class ForeignTestCase(HostTestCase):
         guest = self.define(hostdev(functions[0]))
         self.start()
         self.refused(a(WHOLE, 2))
-        self.assertIn(f'a domain has {functions[0]}', str(self.manager.list_withheld()))
+        self.assertIn(f'a domain has {functions[0]}', str(self.manager.operator.withheld()))
         self.claim(a(OF_MDEV))                  # a function and a mediated device are not the same part of the card
         self.node.connect().lookupByUUIDString(guest).undefine()
         self.manager.update_available_resource(self.context, 'host')
-        self.assertEqual(['1'], [str(len(self.manager.list_withheld()))])
+        self.assertEqual(['1'], [str(len(self.manager.operator.withheld()))])
 
     def test_a_card_that_comes_into_foreign_hands_is_noticed_by_an_audit(self) -> None:
         self.configuration.set('pci', device_spec=[])
@@ -321,7 +321,7 @@ class IdleTestCase(HostTestCase):
         self.manager.update_available_resource(self.context, 'host')
 
     def withheld(self) -> dict[str, str]:
-        return {one.target.name: str(one) for one in self.manager.list_withheld()}
+        return {one.target.name: str(one) for one in self.manager.operator.withheld()}
 
     def test_its_card_is_given_to_nobody_whichever_kinds_are_configured(self) -> None:
         for kinds in ((), (pci.PCI,)):

@@ -121,7 +121,7 @@ class StartTestCase(base.TestCase):
         findings = manager.update_available_resource(self.context, 'host')
         self.assertEqual({('unhealthy', 'ns0'), ('unhealthy', 'disk')},
                          {(one.kind, one.device.identifier) for one in findings})
-        self.assertEqual({'ns0', 'disk'}, {one.target.name for one in manager.list_withheld()})
+        self.assertEqual({'ns0', 'disk'}, {one.target.name for one in manager.operator.withheld()})
 
     def test_other_devices_are_left_alone(self) -> None:
         self.offer(os.path.join(self.temp_dir(), 'another'))
@@ -132,7 +132,7 @@ class StartTestCase(base.TestCase):
         os.link(os.path.join(self.directory, 'ns0'), os.path.join(self.directory, 'ns2'))
         manager = self.manager()
         manager.init_host(self.context)
-        [withheld] = manager.list_withheld()
+        [withheld] = manager.operator.withheld()
         self.assertIn('the file has another name too', str(withheld))
 
 
