@@ -24,11 +24,10 @@ if TYPE_CHECKING:
     from devicetrack.virt.loader import load_driver as load_driver
     __version__: str
 
-# oslo.versionedobjects loads oslo.messaging, which loads oslo.service, which loads eventlet, directly or through
-# futurist; oslo.privsep loads it too. eventlet then warns that it is deprecated. Nothing here uses it, and a program
-# that imports this library cannot avoid it. A program that imports eventlet itself still gets the warning. A filter
-# within catch_warnings() around each import would be wrong: it undoes changes that other threads make to the filters
-# meanwhile.
+# eventlet warns that it is deprecated. devicetrack.lean_imports keeps it out of processes that do not use it, but a
+# program may load a library that brings it before us. A program that imports eventlet itself still gets the warning. A
+# filter within catch_warnings() around each import would be wrong: it undoes changes that other threads make to the
+# filters meanwhile.
 warnings.filterwarnings('ignore', r'\s*Eventlet is deprecated', module='oslo_|futurist')
 
 _PUBLIC = {

@@ -24,6 +24,7 @@ from typing import Final
 from oslo_concurrency import lockutils
 
 from devicetrack import exception
+from devicetrack import lean_imports
 
 AUDITING: Final = 'auditing'
 INSTANCE: Final = 'instance'
@@ -159,7 +160,8 @@ class Lock:
         self.name = name
         # Not by lockutils.lock(): if an interrupt comes before the block of its generator begins, the generator stays
         # suspended. When it is collected, it releases the lock, whoever has it then.
-        self._fair = lockutils.internal_fair_lock(f'{PREFIX}{of}-{name}-{next(_NUMBERS)}')
+        with lean_imports.without_eventlet():
+            self._fair = lockutils.internal_fair_lock(f'{PREFIX}{of}-{name}-{next(_NUMBERS)}')
         self._entering = threading.Lock()
         self._users: list[int] = []             # the threads that have it or wait for it
         self._turn: _Turn | None = None         # the block that has it

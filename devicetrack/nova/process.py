@@ -55,7 +55,10 @@ def share_root_helper(conf: Any) -> None:
     if os.geteuid() == 0 or not has_nova():
         return
     from oslo_config import cfg
-    from oslo_privsep import priv_context
+
+    from devicetrack import lean_imports
+    with lean_imports.without_eventlet():
+        from oslo_privsep import priv_context
     # Nova's own options: nova/conf/base.py and nova/conf/workarounds.py. Loading Nova takes seconds.
     conf.register_opt(cfg.StrOpt('rootwrap_config', default='/etc/nova/rootwrap.conf'))
     conf.register_opt(cfg.BoolOpt('disable_rootwrap', default=False), 'workarounds')

@@ -13,10 +13,14 @@ from typing import ClassVar
 from typing import Self
 
 from oslo_utils import versionutils
-from oslo_versionedobjects import base
-from oslo_versionedobjects import exception as ovo_exception
 
 from devicetrack import exception
+from devicetrack import lean_imports
+
+lean_imports.load_versioned_objects()
+
+from oslo_versionedobjects import base  # noqa: E402
+from oslo_versionedobjects import exception as ovo_exception  # noqa: E402
 
 NAMESPACE = 'devicetrack'
 

@@ -16,13 +16,15 @@ import devicetrack
 
 ROOT = pathlib.Path(devicetrack.__file__).parent
 
-FOUNDATION = {'exception', 'vocabulary', 'conf', 'ethernet', 'filelock', 'log', 'ownfiles', 'threads', 'watchdog'}
+FOUNDATION = {'exception', 'vocabulary', 'conf', 'ethernet', 'filelock', 'lean_imports', 'log', 'ownfiles', 'threads',
+              'watchdog'}
 
 # For each part of the package, the parts that it may import; itself it may always.
 MAY_IMPORT = {
     'vocabulary': set(),
     'exception': {'vocabulary'},
     'conf': {'exception', 'vocabulary'},
+    'lean_imports': set(),
     'log': set(),
     'threads': set(),
     'watchdog': {'log', 'threads'},
@@ -317,6 +319,42 @@ class CostOfImportTestCase(testtools.TestCase):
         """)
         answer = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True, check=True)
         self.assertEqual('False False', answer.stdout.strip())
+
+    def test_nothing_loads_eventlet_or_a_message_bus(self):
+        """Every module but the adapter for Nova, a host that starts and claims, and the main command on its store."""
+        program = textwrap.dedent("""
+            import importlib, pkgutil, sys
+            import devicetrack
+            def leave(name):
+                raise ImportError(name)
+            for found in pkgutil.walk_packages(devicetrack.__path__, 'devicetrack.', leave):
+                if found.name.split('.')[1] not in ('nova', 'tests') and not found.name.endswith(('.env', '__main__')):
+                    importlib.import_module(found.name)
+            from devicetrack.testing import fixtures
+            from devicetrack.tests.unit.cmd import program
+            with fixtures.Configuration() as configuration:
+                with fixtures.Host(configuration=configuration, devices=1) as host:
+                    host.claim(fixtures.Instance(), pmem=1)
+                with program.Program(configuration) as command:
+                    answer = command.run('device', 'list')
+                assert 'd0' in answer.out, answer
+            print(*sorted(name for name in sys.modules if name.partition('.')[0] in {
+                'amqp', 'eventlet', 'kombu', 'oslo_messaging', 'oslo_service'}))
+        """)
+        answer = subprocess.run([sys.executable, '-c', program], stdout=subprocess.PIPE, text=True, check=True)
+        # One class, of which oslo.versionedobjects makes another.
+        self.assertEqual('oslo_messaging.serializer', answer.stdout.strip())
+
+    def test_a_service_that_loads_the_message_bus_later_has_all_of_it(self):
+        program = textwrap.dedent("""
+            import devicetrack.objects
+            import oslo_messaging
+            from oslo_versionedobjects import base
+            print(issubclass(base.VersionedObjectSerializer, oslo_messaging.NoOpSerializer), oslo_messaging.RPCClient)
+        """)
+        answer = subprocess.run(
+            [sys.executable, '-W', 'ignore', '-c', program], capture_output=True, text=True, check=True)
+        self.assertIn("True <class 'oslo_messaging.rpc.client.RPCClient'>", answer.stdout)
 
     def test_a_service_that_does_not_count_needs_no_library_for_that(self):
         program = textwrap.dedent("""

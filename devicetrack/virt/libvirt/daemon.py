@@ -17,11 +17,14 @@ from typing import Final
 
 from oslo_config import cfg
 from oslo_privsep import capabilities
-from oslo_privsep import daemon
-from oslo_privsep import priv_context
 
+from devicetrack import lean_imports
 from devicetrack import log
 from devicetrack.virt.libvirt import root
+
+with lean_imports.without_eventlet():
+    from oslo_privsep import daemon
+    from oslo_privsep import priv_context
 
 LOG = log.logger(__name__)
 
