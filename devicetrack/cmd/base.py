@@ -62,6 +62,9 @@ _UNLIMITED: Final = 1_000_000
 _BORDERS_OF_TWO: Final = 7
 _NARROWEST: Final = 20
 
+# Where a row of an answer that may have millions has its text in JSON.
+LINE: Final = 'JSON'
+
 # So many rows of an answer that may have millions are one table.
 _PAGE: Final = 5000
 
@@ -299,13 +302,16 @@ class Stream(Lister):
 
     ``rows`` checks the request before it returns an iterator. With ``-f json`` each row is a line. A table that would
     be very long is several tables, each with its own widths.
+
+    With ``-f json`` and all columns a row may have its line under ``LINE`` instead of its values.
     """
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
         _check_columns(parsed_args.columns, self.columns)
         if parsed_args.sort_columns:
             return super().take_action(parsed_args)
-        return self.columns, (cells([row[name] for name in self.columns], parsed_args.formatter)
+        return self.columns, (row[LINE] if LINE in row else
+                              cells([row[name] for name in self.columns], parsed_args.formatter)
                               for row in self.rows(parsed_args))
 
     def produce_output(self, *args: Any) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from collections.abc import Mapping
+from importlib import metadata
+import json
 from typing import Any
 
 from devicetrack import exception
@@ -60,12 +62,28 @@ class List(base.Stream):
         kind, parent = parsed_args.parent or (None, None)
         wanted = reading.Wanted(parsed_args.serial, parsed_args.instance, parsed_args.resource_class, kind, parent,
                                 parsed_args.status)
-        return (_fields(one, parsed_args.formatter) for one in found.devices(self._pictures, wanted))
+        devices = found.devices(self._pictures, wanted)
+        if parsed_args.formatter == 'json' and not parsed_args.columns and not parsed_args.sort_columns:
+            return _lines(devices)
+        return (_fields(one, parsed_args.formatter) for one in devices)
 
     def produce_output(self, *args: Any) -> int:
         code = super().produce_output(*args)
         mirrored.say_age(self, self._pictures)
         return code
+
+
+def _lines(devices: Iterator[Mirrored]) -> Iterator[Mapping[str, Any]]:
+    """Return the rows for JSON. A line that a host of this release has written is not read and written again."""
+    ours, ages = metadata.version('devicetrack'), dict[str, str]()
+    for one in devices:
+        picture = one.picture
+        if picture.is_silent or picture.release != ours:
+            yield _fields(one, 'json')
+            continue
+        if picture.uuid not in ages:
+            ages[picture.uuid] = json.dumps(mirrored.age_fields(picture))[1:]
+        yield {base.LINE: f'{one.text[:-1]}, {ages[picture.uuid]}'}
 
 
 def _fields(one: Mirrored, formatter: str) -> dict[str, Any]:

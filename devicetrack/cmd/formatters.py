@@ -28,12 +28,13 @@ class CSVOne(base.SingleFormatter):
 
 
 class JSONRows(json_format.JSONFormatter):
-    """A list as JSON, written row by row: each row is a line."""
+    """A list as JSON, written row by row: each row is a line. A row that is a text is that line already."""
 
-    def emit_list(self, column_names: Sequence[str], data: Iterable[Sequence[Any]], stdout: TextIO,
+    def emit_list(self, column_names: Sequence[str], data: Iterable[Sequence[Any] | str], stdout: TextIO,
                   parsed_args: argparse.Namespace) -> None:
         before = '[\n'
         for row in data:
-            stdout.write(before + json.dumps(dict(zip(column_names, row, strict=True))))
+            line = row if isinstance(row, str) else json.dumps(dict(zip(column_names, row, strict=True)))
+            stdout.write(before + line)
             before = ',\n'
         stdout.write('[]\n' if before == '[\n' else '\n]\n')

@@ -10,6 +10,7 @@ from devicetrack.engine.selection import Place
 from devicetrack.engine.snapshot import Claimed
 from devicetrack.engine.snapshot import Device
 from devicetrack.engine.snapshot import Snapshot
+from devicetrack.engine.withholding import NO_REASON
 from devicetrack.engine.withholding import Standing
 from devicetrack.objects.values import DeviceKey
 
@@ -55,18 +56,23 @@ def from_text(text: str) -> Snapshot:
                                                       taken_by=taken_by))
     devices: dict[DeviceKey, Device | None] = {}
     owned: dict[str, list[DeviceKey]] = {}
+    last = 0
+    # Most devices have no reasons and exclusions, and a fleet has hundreds of thousands of devices.
+    of_pools = [(place, details) for place, details, *_rest in pools]
     for index, (kind, identifier, number, since, owner, reasons, exclusions, is_releasing, is_unborn, is_unproven,
                 is_named) in enumerate(data['devices']):
-        key, (place, details, *_rest) = DeviceKey(kind, identifier), pools[number]
-        devices[key] = Device(key, place, others.get(index, details), since, 0, owner and Claimed(*owner),
-                              frozenset(reasons), _exclusions(exclusions), is_releasing, is_unborn, is_unproven,
-                              is_named)
+        key, (place, details) = DeviceKey(kind, identifier), of_pools[number]
         if owner:
             owned.setdefault(owner[0], []).append(key)
-    number = 1 + max((device.owner.number for device in devices.values() if device and device.owner), default=0)
-    return now.with_devices(devices, number).of_instances(owned).with_strangers(
+            owner = Claimed(*owner)
+            last = max(last, owner.number)
+        devices[key] = Device(key, place, others.get(index, details) if others else details, since, 0, owner,
+                              frozenset(reasons) if reasons else NO_REASON,
+                              _exclusions(exclusions) if exclusions else (), is_releasing, is_unborn, is_unproven,
+                              is_named)
+    return now.with_devices(devices, last + 1).of_instances(owned).with_strangers(
         {address: _exclusions(found) for address, found in data['strangers']})
 
 
 def _exclusions(found: Any) -> tuple[tuple[str, str], ...]:
-    return tuple((token, mode) for token, mode in found) if found else ()
+    return tuple((token, mode) for token, mode in found)

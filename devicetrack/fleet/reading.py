@@ -93,13 +93,19 @@ class Wanted(NamedTuple):
 class Mirrored(NamedTuple):
     """A line of a host's inventory in the mirror.
 
-    ``status`` is ``unknown`` if the host is silent. ``line`` is what ``device list`` printed on the host, as data.
+    ``status`` is ``unknown`` if the host is silent. ``text`` is the JSON that ``device list`` printed on the host.
     """
 
     picture: Picture
     status: str
     serial: str | None
-    line: dict[str, Any]
+    text: str
+
+    @property
+    def line(self) -> dict[str, Any]:
+        """What ``device list`` printed, as data."""
+        line: dict[str, Any] = json.loads(self.text)
+        return line
 
 
 class Outline(NamedTuple):
@@ -179,7 +185,7 @@ class Reader:
                 picture = by_uuid[uuid][1]
                 shown = report.UNKNOWN if picture.is_silent else status
                 if not wanted.statuses or shown in wanted.statuses:
-                    yield Mirrored(picture, shown, serial, json.loads(line))
+                    yield Mirrored(picture, shown, serial, line)
 
     def outlines(self, pictures: Sequence[Picture]) -> Iterator[tuple[Picture, list[Outline]]]:
         """What a picture of some hosts shows of their devices, host by host in their order."""

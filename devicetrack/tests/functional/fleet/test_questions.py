@@ -129,6 +129,16 @@ class DeviceListTestCase(QuestionsTestCase):
                                  'CUSTOM_PMEM_NAMESPACE_4GB')
         self.assertEqual(['d0', 'd0', 'd1', 'd1'], [one['identifier'] for one in ordered])
 
+    def test_lines_of_another_release_have_the_same_form(self) -> None:
+        def lines() -> list[str]:
+            return re.sub('"age_s": [0-9]+', '', self.fleet.run(
+                'fleet', 'device', 'list', '-f', 'json').out).splitlines()
+
+        before = lines()
+        self.fleet.mirror.transact(lambda connection: connection.execute(
+            sa.update(models.fleet_hosts).values(release='0.0.1')))
+        self.assertEqual(before, lines())
+
     def test_a_long_table_is_several_and_says_once_what_has_no_room(self) -> None:
         self.useFixture(base_fixtures.MonkeyPatch('devicetrack.cmd.base._PAGE', 2))
         answer = self.fleet.run('fleet', 'device', 'list')
