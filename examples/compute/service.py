@@ -1,159 +1,114 @@
-"""A compute service that boots and deletes guests with devices. It shows the library's calls in order.
-
-    devicetrack-manage --config-file FILE db sync
-    service.py --config-file FILE boot NAME hw:pmem=4GB resources:VGPU=1
-    service.py --config-file FILE delete NAME
-    service.py --config-file FILE audit
-
-A real service keeps running. This one starts for each order, which shows that nothing depends on its memory.
-"""
+"""A compute service on hosts with libvirt: what it writes itself so that its instances have devices and keep them."""
 
 from __future__ import annotations
 
-from collections.abc import Set
-import dataclasses
+from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Mapping
+import contextlib
 import json
-import pathlib
-import sys
+import sqlite3
 from typing import Any
-import uuid
 
 import libvirt
 from oslo_config import cfg
 
 import devicetrack
-from devicetrack import exception
+from devicetrack.objects.values import GuestConfig
+from devicetrack.objects.values import MigrationDefinitions
 
-OPTIONS = [
-    cfg.StrOpt('host', default='localhost', help='Name of this host, unique among the hosts of the store.'),
-    cfg.StrOpt('virt_type', default='kvm', choices=['kvm', 'qemu'], help='How QEMU runs guests.'),
-]
-ORDER = [
-    cfg.StrOpt('order', positional=True, required=True, choices=['boot', 'delete', 'audit']),
-    cfg.MultiStrOpt('words', positional=True, default=[], metavar='NAME [SPEC=VALUE …]'),
-]
-DOMAIN = """\
-<domain type='{virt_type}'>
-  <name>{instance.name}</name>
-  <uuid>{instance.uuid}</uuid>
+TABLE = 'CREATE TABLE IF NOT EXISTS instances (uuid TEXT PRIMARY KEY, document TEXT, hosts TEXT)'
+DOMAIN = """
+<domain type='{type}'>
+  <name>{uuid}</name>
+  <uuid>{uuid}</uuid>
   <metadata>{config.metadata}</metadata>
   <maxMemory slots='16' unit='GiB'>64</maxMemory>
-  <memory unit='MiB'>128</memory>
-  <vcpu>1</vcpu>
+  <memory unit='MiB'>{memory_mb}</memory>
   <os><type arch='x86_64' machine='q35'>hvm</type></os>
   <features><acpi/></features>
-  <cpu><numa><cell id='0' cpus='0' memory='128' unit='MiB'/></numa></cpu>
+  <cpu><numa><cell id='0' cpus='0' memory='{memory_mb}' unit='MiB'/></numa></cpu>
   <devices>{devices}</devices>
 </domain>
 """
 
 
-@dataclasses.dataclass
-class Flavor:
-    extra_specs: dict[str, str]
+class Database:
+    """The service's database, which all hosts share. ``ask(host, uuid)`` reaches the service of another host."""
+
+    def __init__(self, path: str, ask: Callable[[str, str], None]) -> None:
+        self._path, self.ask = path, ask
+        self._do(TABLE)
+
+    def document(self, instance_uuid: str) -> str | None:
+        found = self._do('SELECT document FROM instances WHERE uuid = ?', instance_uuid)
+        return found[0][0] if found else None
+
+    def documents(self, host: str) -> dict[str, str]:
+        return dict(self._do('SELECT uuid, document FROM instances, json_each(hosts) WHERE value = ?', host))
+
+    def save(self, instance_uuid: str, document: str, replaces: str | None, hosts: Collection[str]) -> bool:
+        names = json.dumps(sorted(hosts))
+        if replaces is None:
+            return bool(self._do('INSERT INTO instances VALUES (?, ?, ?) ON CONFLICT DO NOTHING RETURNING uuid',
+                                 instance_uuid, document, names))
+        return bool(self._do('UPDATE instances SET document = ?, hosts = ? WHERE uuid = ? AND document = ? '
+                             'RETURNING uuid', document, names, instance_uuid, replaces))
+
+    def _do(self, statement: str, *values: str) -> list[Any]:
+        with contextlib.closing(sqlite3.connect(self._path, timeout=60)) as connection, connection:
+            return connection.execute(statement, values).fetchall()
 
 
-@dataclasses.dataclass
-class Instance:
-    """An instance. The library reads ``uuid`` and ``flavor``, and sets ``resources``."""
-    name: str
-    uuid: str
-    flavor: Flavor
-    resources: Any = None
+class Guests:
+    """The guests of one host."""
 
+    def __init__(self, connection: libvirt.virConnect) -> None:
+        self._connection = connection
 
-class ComputeService:
-    """The compute service of one host. The library only hands its request context on, so it is None here."""
+    def start(self, instance_uuid: str, flavor: Mapping[str, Any], config: GuestConfig) -> None:
+        self._connection.defineXML(DOMAIN.format(
+            type=flavor.get('virt_type', 'kvm'), uuid=instance_uuid, config=config, devices=''.join(config.devices),
+            memory_mb=flavor['memory_mb'])).create()
 
-    def __init__(self, conf: cfg.ConfigOpts) -> None:
-        self._virt_type = conf.virt_type
-        self._database = pathlib.Path(conf.devicetrack.state_path, 'instances.json')
-        self._hypervisor = libvirt.open(conf.libvirt.connection_uri)
-        driver, store = devicetrack.load_driver(conf, conf.host), devicetrack.open_store(conf)
-        self.manager = devicetrack.ClaimManager(conf.host, driver, store, conf, service=self)
-        self.manager.init_host(None)        # finishes or undoes the unfinished work of the last process
-
-    def boot(self, instance: Instance) -> None:
-        """Boot an instance with the devices of its flavor, or leave nothing of it behind."""
-        self._save(instance, 'here')            # this service has one host, so it knows the host before the claim
-        try:
-            # This may raise BadRequest, and so may the claim.
-            request = devicetrack.DeviceRequest.from_extra_specs(instance.flavor.extra_specs)
-            with self.manager.instance_claim(None, instance, self.manager.nodename, request):
-                self.manager.realize(None, instance)
-                try:
-                    self._start_guest(instance)
-                except Exception:
-                    self.manager.store.check_epoch()    # raises HostTakenOver if a newer process has the guest
-                    self._remove_guest(instance)        # before the claim gives its devices back
-                    raise
-                self.manager.started(None, instance)
-        except exception.HostTakenOver:
-            raise                                       # the guest and the database belong to the newer process
-        except Exception:
-            if not self._domains(instance):             # else the guest runs, and the audit settles it
-                self._save(instance, 'deleted')
-            raise
-
-    def delete(self, instance: Instance) -> None:
-        """Delete an instance. Nobody else gets its devices before they are clean."""
-        self._remove_guest(instance)
-        self.manager.release(None, instance)
-        self._save(instance, 'deleted')
-
-    def instances(self, uuids: Set[str]) -> dict[str, str]:
-        """Answer the library: the states of these instances."""
-        return {known: facts['state'] for known, facts in self._load().items() if known in uuids}
-
-    def find(self, name: str) -> Instance:
-        """The only instance of this name on this host."""
-        [found] = [Instance(name, known, Flavor(facts['extra_specs'])) for known, facts in self._load().items()
-                   if (facts['name'], facts['state']) == (name, 'here')]
-        return found
-
-    def _start_guest(self, instance: Instance) -> None:
-        config = self.manager.guest_config(instance)
-        self._hypervisor.defineXML(DOMAIN.format(
-            virt_type=self._virt_type, instance=instance, config=config, devices=''.join(config.devices))).create()
-
-    def _remove_guest(self, instance: Instance) -> None:
-        for domain in self._domains(instance):
+    def stop(self, instance_uuid: str) -> None:
+        for domain in self._domains(instance_uuid):
             if domain.isActive():
                 domain.destroy()
+
+    def delete(self, instance_uuid: str) -> None:
+        self.stop(instance_uuid)
+        for domain in self._domains(instance_uuid):
             domain.undefine()
 
-    def _domains(self, instance: Instance) -> list[libvirt.virDomain]:
-        """The guest of the instance, if it is defined."""
-        return [domain for domain in self._hypervisor.listAllDomains() if domain.UUIDString() == instance.uuid]
+    def migrate(self, instance_uuid: str, host: str, definitions: MigrationDefinitions) -> None:
+        [domain] = self._domains(instance_uuid)
+        domain.migrateToURI3(f'qemu+tls://{host}/system', {
+            libvirt.VIR_MIGRATE_PARAM_DEST_XML: definitions.live,
+            libvirt.VIR_MIGRATE_PARAM_PERSIST_XML: definitions.persistent,
+        }, libvirt.VIR_MIGRATE_LIVE | libvirt.VIR_MIGRATE_PEER2PEER | libvirt.VIR_MIGRATE_PERSIST_DEST
+            | libvirt.VIR_MIGRATE_UNDEFINE_SOURCE)
 
-    def _load(self) -> dict[str, dict[str, Any]]:
-        return json.loads(self._database.read_text()) if self._database.exists() else {}
+    def is_migrating(self, instance_uuid: str) -> bool:
+        return any(domain.isActive() and domain.jobInfo()[0] != libvirt.VIR_DOMAIN_JOB_NONE
+                   for domain in self._domains(instance_uuid))
 
-    def _save(self, instance: Instance, state: str) -> None:
-        facts = {'name': instance.name, 'extra_specs': instance.flavor.extra_specs, 'state': state}
-        new = self._database.with_suffix('.new')
-        new.write_text(json.dumps(self._load() | {instance.uuid: facts}, indent=2))
-        new.replace(self._database)
+    def _domains(self, instance_uuid: str) -> list[libvirt.virDomain]:
+        return [one for one in self._connection.listAllDomains() if one.UUIDString() == instance_uuid]
 
 
-def main(arguments: list[str]) -> None:
+def configured(path: str) -> cfg.ConfigOpts:
     conf = cfg.ConfigOpts()
-    conf.register_opts(OPTIONS)
-    conf.register_cli_opts(ORDER)
     devicetrack.register_options(conf)
-    conf(arguments, project='compute')
-    service = ComputeService(conf)
-    if conf.order == 'boot':
-        name, *specs = conf.words
-        instance = Instance(name, str(uuid.uuid4()), Flavor(dict(spec.split('=', 1) for spec in specs)))
-        service.boot(instance)
-        for device in instance.resources:
-            print(f'{name} has {device.kind} {device.identifier}')
-    elif conf.order == 'delete':
-        service.delete(service.find(conf.words[0]))
-    for finding in service.manager.update_available_resource(None, service.manager.nodename):
-        print(finding)
+    conf(['--config-file', path], project='compute')
+    return conf
 
 
-if __name__ == '__main__':
-    main(sys.argv[1:])
+def open_host(host: str, conf: cfg.ConfigOpts, database: Database, connection: libvirt.virConnect
+              ) -> devicetrack.Lifecycle:
+    """What each host's process does when it starts. Then it serves requests, and audits every minute."""
+    lifecycle = devicetrack.Lifecycle(
+        host, devicetrack.load_driver(conf, host, connect=lambda: connection), devicetrack.open_store(conf), conf,
+        database, Guests(connection))
+    lifecycle.open()
+    return lifecycle

@@ -2,7 +2,8 @@
 
 ``python service.py DIRECTORY`` runs it on the machine in that directory. It reads orders as lines of JSON from its
 standard input, and answers each with a line on its standard output. It ends at the end of the input.
-``examples/compute`` is a service to learn from. This one is the same, with places where the demo can stop it.
+``examples/compute`` is a service to learn from. This one calls the manager itself, and the demo can stop
+it anywhere.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import runpy
 import subprocess
 import sys
 from typing import Any
+from unittest import mock
 import uuid
 from xml.etree import ElementTree
 
@@ -27,14 +28,10 @@ from devicetrack.tests import processes
 from devicetrack.virt.libvirt.driver import LibvirtDriver
 
 ROOT = pathlib.Path(devicetrack.__file__).parent.parent
-SERVICE = ROOT / 'examples' / 'compute' / 'service.py'
+SERVICE = ROOT / 'examples' / 'compute' / 'one_host.py'
 MIB = 1 << 20
 
 CONFIGURATION = """\
-[DEFAULT]
-host = host-1
-virt_type = qemu
-
 [devicetrack]
 state_path = {directory}/state
 machine_id_path = {directory}/machine-id
@@ -46,6 +43,10 @@ pmem_namespaces = 16MB:ns0
 [devicetrack_vpmem]
 directory = {directory}/pmem
 """
+
+
+def uuid_of(name: str) -> str:
+    return str(uuid.uuid5(uuid.NAMESPACE_DNS, name))
 
 
 def in_new_python(*arguments: str, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
@@ -77,8 +78,9 @@ class TestComputeService(base.TestCase):
         self.addCleanup(self.driver.close)
 
     def run_service(self, *order: str, run: Callable[..., Any] = processes.run) -> subprocess.CompletedProcess[str]:
-        done: subprocess.CompletedProcess[str] = run(str(SERVICE), '--config-file', str(self.file), *order, env={
-            **os.environ, 'PYTHONPATH': os.pathsep.join([str(ROOT), os.environ.get('PYTHONPATH', '')])})
+        done: subprocess.CompletedProcess[str] = run(
+            str(SERVICE), '--config-file', str(self.file), '--host', 'host-1', '--virt-type', 'qemu', *order, env={
+                **os.environ, 'PYTHONPATH': os.pathsep.join([str(ROOT), os.environ.get('PYTHONPATH', '')])})
         return done
 
     def order(self, *order: str) -> list[str]:
@@ -124,13 +126,13 @@ class TestComputeService(base.TestCase):
         self.assertNotEqual(0, refused.returncode)
         self.assertIn('1 CUSTOM_PMEM_NAMESPACE_16MB wanted, 0 of 1 free: 1 held by 1 instance', refused.stderr)
         self.assertEqual(before, self.records())
-        self.assertEqual(['web-1'], [domain.name() for domain in self.domains()])
+        self.assertEqual([uuid_of('web-1')], [domain.UUIDString() for domain in self.domains()])
         self.assertEqual([], self.order('audit'))
 
     def test_guest_that_cannot_be_made_leaves_nothing(self) -> None:
         connection = self.daemon.connect()
         self.addCleanup(connection.close)
-        connection.defineXML("<domain type='qemu'><name>web-1</name><memory>65536</memory>"
+        connection.defineXML(f"<domain type='qemu'><name>{uuid_of('web-1')}</name><memory>65536</memory>"
                              "<os><type arch='x86_64'>hvm</type></os></domain>")
 
         refused = self.run_service('boot', 'web-1', 'hw:pmem=16MB')
@@ -144,42 +146,41 @@ class TestComputeService(base.TestCase):
         refused = self.run_service('boot', 'web-1', 'resources:VGPU=many')
 
         self.assertIn('BadRequest', refused.stderr)
-        [known] = json.loads((self.namespace.parent.parent / 'state' / 'instances.json').read_text()).values()
-        self.assertEqual(('deleted', []), (known['state'], self.records()))
+        self.assertEqual(([], []), (self.records(), self.domains()))
+        self.assertEqual([], self.order('audit'))
 
     def test_newer_process_keeps_the_guest_that_it_started(self) -> None:
-        names = runpy.run_path(str(SERVICE))
-        elsewhere = self.temp_dir()
+        with mock.patch.object(sys, 'path', [str(SERVICE.parent), *sys.path]):
+            names = runpy.run_path(str(SERVICE.with_name('service.py')))
+        connection = self.daemon.connect()
+        self.addCleanup(connection.close)
+        database = names['Database'](os.path.join(self.temp_dir(), 'service.sqlite'), None)
 
-        def conf() -> cfg.ConfigOpts:
-            made = cfg.ConfigOpts()
-            made.register_opts(names['OPTIONS'])
-            devicetrack.register_options(made)
-            made(['--config-file', str(self.file)], project='compute')
-            made.set_override('connection', f'sqlite:///{self.store.path}', 'devicetrack_database')
-            return made
+        def opened(state_path: str | None) -> devicetrack.Lifecycle:
+            conf = names['configured'](str(self.file))
+            if state_path is not None:          # else the lock of the host would be in its way
+                conf.set_override('state_path', state_path, 'devicetrack')
+                conf.set_override('connection', f'sqlite:///{self.store.path}', 'devicetrack_database')
+            lifecycle: devicetrack.Lifecycle = names['open_host']('host-1', conf, database, connection)
+            self.addCleanup(lifecycle.close)
+            return lifecycle
 
-        instance = names['Instance']('web-1', str(uuid.uuid4()), names['Flavor']({'hw:pmem': '16MB'}))
-        older = names['ComputeService'](conf())
-        self.addCleanup(older.manager.close)
-        start_guest = older._start_guest
+        start, instance = names['Guests'].start, uuid_of('web-1')
+        flavor = {'memory_mb': 128, 'virt_type': 'qemu', 'extra_specs': {'hw:pmem': '16MB'}}
 
-        def start_guest_after_the_newer_one(wanted: Any) -> None:
-            newer_conf = conf()
-            newer_conf.set_override('state_path', elsewhere, 'devicetrack')
-            newer = names['ComputeService'](newer_conf)
-            self.addCleanup(newer.manager.close)
-            newer.manager.realize(None, wanted)
-            newer._start_guest(wanted)
-            newer.manager.started(None, wanted)
-            start_guest(wanted)
+        def start_and_be_taken_over(*arguments: Any) -> None:
+            names['Guests'].start = start
+            opened(self.temp_dir())             # it goes on with the boot
+            raise ZeroDivisionError
 
-        older._start_guest = start_guest_after_the_newer_one
-        self.assertRaises(exception.HostTakenOver, older.boot, instance)
+        older = opened(None)
+        names['Guests'].start = start_and_be_taken_over
+        self.assertEqual(['ns0'], [device.identifier for device in older.claim(instance, flavor)])
 
         [domain], [record] = self.domains(), self.records()
         self.assertEqual((True, 'active'), (bool(domain.isActive()), record.state))
-        self.assertEqual({instance.uuid: 'here'}, older.instances({instance.uuid}))
+        self.assertRaises(exception.HostTakenOver, older.release, instance)
+        self.assertEqual('active', json.loads(database.document(instance))['state'])
 
     def test_deleted_instance_gives_back_a_clean_device_for_the_next(self) -> None:
         self.order('boot', 'web-1', 'hw:pmem=16MB')

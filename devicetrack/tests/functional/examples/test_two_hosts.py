@@ -1,4 +1,4 @@
-"""The compute service of ``examples/two_hosts``: what it prints, what its errors leave, and how it survives a kill."""
+"""The compute service of ``examples/compute``: what it prints, what its errors leave, and how it survives a kill."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PAGE = pathlib.Path(devicetrack.__file__).parent.parent / 'doc' / 'source' / 'us
 class TestProgram(base.TestCase):
 
     def test_it_prints_what_the_page_says(self) -> None:
-        answer = processes.run(os.fspath(two_hosts.ROOT / 'main.py'), cwd=self.temp_dir())
+        answer = processes.run(os.fspath(two_hosts.ROOT / 'two_hosts.py'), cwd=self.temp_dir())
         self.assertEqual(0, answer.returncode, answer.stderr)
         self.assertIn('::\n\n' + textwrap.indent(answer.stdout, '    ') + '\n', PAGE.read_text(encoding='utf-8'))
 

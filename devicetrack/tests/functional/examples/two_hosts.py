@@ -1,4 +1,4 @@
-"""The two hosts of ``examples/two_hosts``, whose processes can be killed before and after each save and each call."""
+"""Two hosts with the service of ``examples/compute``. Each can be killed before and after each save and each call."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from unittest import mock
 import uuid
 
 import libvirt
-from oslo_config import cfg
 
 import devicetrack
 from devicetrack.service.document import Document
 from devicetrack.tests import base
 
-ROOT = pathlib.Path(devicetrack.__file__).parent.parent / 'examples' / 'two_hosts'
+ROOT = pathlib.Path(devicetrack.__file__).parent.parent / 'examples' / 'compute'
 SMALL = {'name': 'small', 'memory_mb': 1024, 'virt_type': 'test', 'extra_specs': {'hw:pmem': '4GB'}}
 VGPU = {**SMALL, 'name': 'vgpu', 'extra_specs': {'resources:VGPU': '1'}}
 LARGE = {**SMALL, 'name': 'large', 'extra_specs': {'hw:pmem': '4GB,4GB'}}
@@ -78,7 +77,7 @@ class Host:
             return made
 
         with mock.patch.dict(vars(devicetrack), {'Lifecycle': make}):
-            names['open_host'](self.name, self.file, database, self.connection)
+            names['open_host'](self.name, names['configured'](self.file), database, self.connection)
 
     def end(self) -> None:
         """What is left of a process that was killed is its devices, guests and rows."""
@@ -133,8 +132,7 @@ class TwoHostsTestCase(base.TestCase):
         self.names['Guests'].is_migrating = lambda _guests, _uuid: False        # the test driver cannot say it
         for host in self.hosts.values():
             self.addCleanup(host.connection.close)
-            conf = devicetrack_conf(host.file)
-            devicetrack.sync_store(conf)
+            devicetrack.sync_store(self.names['configured'](host.file))
             host.start()
             self.addCleanup(host.end)
         self.instance = str(uuid.uuid4())
@@ -208,10 +206,3 @@ class TwoHostsTestCase(base.TestCase):
 def devices_of(flavor: Any) -> int:
     specs = flavor['extra_specs']
     return len([one for one in specs.get('hw:pmem', '').split(',') if one]) + int(specs.get('resources:VGPU', 0))
-
-
-def devicetrack_conf(file: str) -> Any:
-    conf = cfg.ConfigOpts()
-    devicetrack.register_options(conf)
-    conf(['--config-file', file], project='compute')
-    return conf

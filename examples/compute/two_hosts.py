@@ -1,6 +1,6 @@
 """Boots an instance on one of two hosts, moves it in each way there is, and prints what each host holds after a step.
 
-    python examples/two_hosts/main.py
+    python examples/compute/two_hosts.py
 
 Both hosts are on libvirt's test driver, in this process. A real service is a process on each host, and ``ask`` is a
 call from one to the other.
@@ -11,13 +11,12 @@ from __future__ import annotations
 import os
 import pathlib
 import tempfile
-from typing import Any
 import uuid
 
 import libvirt
-from oslo_config import cfg
 
 import devicetrack
+from service import configured
 from service import Database
 from service import open_host
 
@@ -45,9 +44,7 @@ def make_host(directory: pathlib.Path) -> libvirt.virConnect:
     directory.joinpath('machine-id').write_text(uuid.uuid4().hex)
     directory.joinpath('host.xml').write_text('<node/>')
     directory.joinpath('service.conf').write_text(CONFIGURATION.format(directory=directory))
-    conf = cfg.ConfigOpts()
-    devicetrack.register_options(conf)
-    conf(['--config-file', os.fspath(directory / 'service.conf')])
+    conf = configured(os.fspath(directory / 'service.conf'))
     devicetrack.sync_store(conf)
     return libvirt.open(conf.libvirt.connection_uri)
 
@@ -65,8 +62,9 @@ def main() -> None:
     def ask(host: str, instance_uuid: str) -> None:
         hosts[host].go_on(instance_uuid)
 
-    def open_(name: str) -> Any:
-        hosts[name] = open_host(name, os.fspath(directory / name / 'service.conf'), database, connections[name])
+    def open_(name: str) -> None:
+        conf = configured(os.fspath(directory / name / 'service.conf'))
+        hosts[name] = open_host(name, conf, database, connections[name])
 
     with tempfile.TemporaryDirectory() as temporary:
         directory = pathlib.Path(temporary)
