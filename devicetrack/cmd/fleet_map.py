@@ -91,9 +91,10 @@ def _tiles(reader: Reader, shown: list[Picture], groups: dict[str, str]) -> Iter
         yield pictures.Tile(
             one.name, groups[one.uuid], list(filter(None, (_square(line, one.is_silent) for line in lines))),
             f'{moments.age(one.age_s)} ago', '' if since is None else moments.local(since), one.release,
-            tuple(notes), one.critical, frozenset(
-                DeviceKey(finding['kind'], finding['identifier']) for finding in worst.get(one, ())
-                if finding['severity'] == vocabulary.CRITICAL and finding['identifier'] is not None))
+            tuple(notes), tuple(
+                pictures.Critical(DeviceKey(finding['kind'] or '', finding['identifier'] or ''), finding['finding'],
+                                  finding['detail'])
+                for finding in worst.get(one, ()) if finding['severity'] == vocabulary.CRITICAL))
 
 
 def _square(line: Outline, is_silent: bool) -> pictures.Square | None:

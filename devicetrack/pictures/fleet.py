@@ -60,11 +60,18 @@ class Square(NamedTuple):
     why: str = ''
 
 
+class Critical(NamedTuple):
+    """A critical finding. Both parts of ``device`` are '' if it is about no device."""
+
+    device: DeviceKey
+    finding: str
+    detail: str
+
+
 class Tile(NamedTuple):
     """One host. ``age`` says how old its picture is, ``unknown_since`` since when nobody knows it; or both are ''.
 
-    ``notes`` are sentences about the host that need attention. ``critical`` counts its critical findings, and
-    ``found`` has the devices that they are about.
+    ``notes`` are sentences about the host that need attention.
     """
 
     name: str
@@ -74,8 +81,7 @@ class Tile(NamedTuple):
     unknown_since: str = ''
     release: str = ''
     notes: tuple[str, ...] = ()
-    critical: int = 0
-    found: frozenset[DeviceKey] = frozenset()
+    critical: tuple[Critical, ...] = ()
 
     @property
     def needs_attention(self) -> bool:
@@ -114,9 +120,10 @@ def of_host(host: HostPicture, group: str) -> Tile:
                for node in host.nodes for parent in node.parents for field in parent.fields]
     notes = [f'report-only: {host.report_only}'] if host.report_only is not None else []
     notes += [could_not_be_read(one.what) for one in host.unread]
-    critical = [one for one in host.findings if one.severity == vocabulary.CRITICAL]
+    critical = tuple(Critical(one.device, one.kind, one.detail) for one in host.findings
+                     if one.severity == vocabulary.CRITICAL)
     return Tile(host.name, group, squares, '' if host.is_read else 'by the store alone', notes=tuple(notes),
-                critical=len(critical), found=frozenset(one.device for one in critical))
+                critical=critical)
 
 
 def could_not_be_read(what: str) -> str:
@@ -185,7 +192,8 @@ def words(tile: Tile) -> str:
     """Return why a host needs attention."""
     told = [f'unknown since {tile.unknown_since}'] if tile.unknown_since else []
     if tile.critical:
-        told.append(f'{tile.critical} critical finding{"s" if tile.critical > 1 else ""}')
+        number, kinds = len(tile.critical), sorted({one.finding for one in tile.critical})
+        told.append(f'{number} critical finding{"s" if number > 1 else ""}: {", ".join(kinds)}')
     return '; '.join((*told, *tile.notes))
 
 
@@ -198,6 +206,9 @@ def _host(tile: Tile, group: int, uuids: bytearray, spare: bytearray) -> list[An
     squares = tile.squares
     runs = [[*map(_shown, key), sum(1 for _one in of_run)] for key, of_run in itertools.groupby(
         squares, key=lambda one: (one.kind, one.parent, one.resource_class, one.numa_node))]
+    found: dict[tuple[str, str | None], str] = {
+        (one.device.kind, one.device.identifier): log.printable(f'{one.finding}: {one.detail}')
+        for one in reversed(tile.critical)}
     names, serials = _Column(uuids, spare), _Column(uuids, spare)
     return [
         log.printable(tile.name), group, tile.age, tile.unknown_since, log.printable(tile.release),
@@ -210,7 +221,8 @@ def _host(tile: Tile, group: int, uuids: bytearray, spare: bytearray) -> list[An
                  for one in squares]),
         [[number, one.amount] for number, one in enumerate(squares) if one.amount != 1],
         [[number, log.printable(one.why)] for number, one in enumerate(squares) if one.why],
-        [number for number, one in enumerate(squares) if (one.kind, one.identifier) in tile.found]]
+        [[number, found[one.kind, one.identifier]] for number, one in enumerate(squares)
+         if (one.kind, one.identifier) in found]]
 
 
 class _Column:

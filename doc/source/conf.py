@@ -72,13 +72,13 @@ def resolve_short_name(app, env, node, contnode):
     return nodes.make_refnode(app.builder, node['refdoc'], entry.docname, entry.node_id, contnode, full)
 
 
-def draw_demo_host(app):
-    """Run the demo's host, and let it draw the pictures of itself that a page shows."""
+def draw_pictures(app):
+    """Run the demo's host and a fleet, and let them draw the pictures of themselves that pages show."""
     source = pathlib.Path(app.srcdir)
-    subprocess.run([sys.executable, '-W', 'ignore', str(source.parents[1] / 'examples' / 'demo' / 'picture.py'),
-                    str(source / '_static')], check=True)
+    for program in (source.parents[1] / 'examples' / 'demo' / 'picture.py', source.parent / 'fleet_picture.py'):
+        subprocess.run([sys.executable, '-W', 'ignore', str(program), str(source / '_static')], check=True)
 
 
 def setup(app):
-    app.connect('builder-inited', draw_demo_host)
+    app.connect('builder-inited', draw_pictures)
     app.connect('missing-reference', resolve_short_name)

@@ -59,7 +59,7 @@
       });
     };
     const host = {name, group, age, since, release, words, runs, names: column(names), owners: column(owners),
-      serials: column(serials), amounts: new Map(amounts), whys: new Map(whys), found: new Set(found)};
+      serials: column(serials), amounts: new Map(amounts), whys: new Map(whys), found: new Map(found)};
     host.states = Array.from(marks, (one) => states[one]);
     host.keys = runs.flatMap(([kind, parent, , , count]) => Array(count).fill(`${kind}\n${parent}`));
     host.amount = (line) => host.amounts.get(line) ?? 1;
@@ -76,9 +76,9 @@
         const line = host.devices.length;
         const device = {line, kind, parent, of, numa, state: host.states[line], isNamed: host.names[line] !== null,
           isRoom: host.isRoom(line), name: plain(host.names[line]), owner: plain(host.owners[line]), serial: plain(host.serials[line]),
-          amount: host.amount(line), why: host.whys.get(line) ?? '', critical: host.found.has(line)};
+          amount: host.amount(line), why: host.whys.get(line) ?? '', critical: host.found.get(line) ?? ''};
         device.text = [nameOf(host), kind, parent, of, device.name, device.owner, device.serial, device.why,
-          device.critical ? 'critical' : ''].join('\n').toLowerCase();
+          device.critical && 'critical', device.critical].join('\n').toLowerCase();
         host.devices.push(device);
       }
     }
@@ -137,18 +137,16 @@
       if (line < 0) return;
       const x = i % COLUMNS, y = Math.floor(i / COLUMNS), state = host.states[line];
       const isDim = matching !== null && !shown.has(line) && !(host.isRoom(line) && rooms.has(host.keys[line]));
-      if (host.found.has(line)) add('critical frame', `M${x - .25} ${y - .25}h1.25v1.25h-1.25z`);
+      if (host.found.has(line)) add(isDim ? 'critical frame dim' : 'critical frame', `M${x - .25} ${y - .25}h1.25v1.25h-1.25zM${x} ${y}v.75h.75v-.75z`);
       add(isDim ? `${state} dim` : state, `M${x} ${y}${POINTS[state]}`);
     });
-    // What is critical has a frame: its paper goes between the frame and the points.
-    const order = [...paths].sort(([one], [other]) => other.includes('frame') - one.includes('frame'));
-    tile.picture.replaceChildren(...order.map(([key, d]) => drawn('path', {class: key, d})));
+    tile.picture.replaceChildren(...[...paths].map(([key, d]) => drawn('path', {class: key, d})));
     tile.isPainted = true;
   };
 
   const said = (host, one) => [one.state, one.isNamed ? `${one.kind} ${one.name}`.trim() : one.isRoom ? `${one.amount} more of ${one.of ?? one.kind}`
     : `parent ${one.parent}`, one.isNamed && one.of, one.parent && one.isNamed && `of ${one.parent}`, one.owner && `for ${one.owner}`,
-    one.serial && `serial ${one.serial}`, one.why, one.critical && 'critical finding'].filter(Boolean).join(', ');
+    one.serial && `serial ${one.serial}`, one.why, one.critical && `critical: ${one.critical}`].filter(Boolean).join(', ');
 
   // -- the page
 
@@ -233,7 +231,7 @@
       const name = one.isNamed ? made('span', {className: 'id'}, one.name || one.kind)
         : made('span', {className: 'words'}, one.isRoom ? `${number(one.amount)} more of ${one.of ?? one.kind}` : 'the whole parent');
       const more = [one.critical && made('div', {className: 'line critical'}, made('span', {className: 'state'}, mark('critical'), 'critical'),
-        made('span', {className: 'words'}, 'the audit has a critical finding about it')), one.owner && line('for', one.owner),
+        made('span', {className: 'words'}, one.critical)), one.owner && line('for', one.owner),
         one.serial && line('serial', one.serial), one.why && line('why', one.why, 'words')].filter(Boolean);
       const size = more.length ? '' : one.name.length <= 6 ? ' tiny' : one.name.length <= 14 ? ' small' : '';
       return made('li', {className: `field ${one.state}${size}${one.critical ? ' alarming' : ''}`}, made('div', {className: 'line'}, head, name), ...more);

@@ -17,6 +17,7 @@ import fixtures as base_fixtures
 from devicetrack import log
 from devicetrack.claims import report
 from devicetrack.cmd import base as cmd_base
+from devicetrack.engine import findings
 from devicetrack.pictures import fleet as pictures
 from devicetrack.pictures import pages
 from devicetrack.testing import fixtures
@@ -351,11 +352,14 @@ class FleetMapTestCase(pictured.HostTestCase, PageTestCase):
         self.show(800)
         self.browser.ask(_PAINT)
         frames = self.browser.ask('document.querySelector("path.frame").getAttribute("d")')
-        self.assertEqual(1, frames.count('M'))
+        self.assertEqual(2, frames.count('M'))          # outside and inside
         self.filtered('critical compute-7')
         self.browser.ask('document.querySelector(".tile button").click()')
-        [name] = self.browser.ask(
-            'Array.from(document.querySelectorAll(".alarming .id")).map((one) => one.textContent)')
+        [(name, why)] = self.browser.ask("""Array.from(document.querySelectorAll('.alarming')).map((one) => [
+            one.querySelector('.id').textContent, one.querySelector('.critical .words').textContent])""")
+        self.assertRegex(why, '^used by several: domains .* name it$')
+        self.assertEqual(f'1 critical finding: {findings.SHARED}', self.browser.ask(
+            'document.querySelector("#host .wrong").textContent'))
         self.assertIn(name, {row.identifier for row in self.host.records()
                              if row.instance_uuid == self.instances[1].uuid})
 
