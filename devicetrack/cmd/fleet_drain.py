@@ -79,9 +79,9 @@ class Drain(base.Lister):
     while it runs.
 
     It plans nothing: each guest is answered for as if it moved alone, so several may count the same devices. It counts
-    no host that is silent, report-only or to be drained itself, and no device of a cordoned parent. Rows do not say
-    which traits and NUMA nodes a flavor wants: see --numa-nodes. Exit code 3 when a guest cannot go anywhere, a guest
-    or a host is unknown, or a host to drain is report-only. Reads only the mirror, and reserves nothing.
+    no host that is silent, report-only, cordoned or to be drained itself, and no device that is withheld. Rows do not
+    say which traits and NUMA nodes a flavor wants: see --numa-nodes. Exit code 3 when a guest cannot go anywhere, a
+    guest or a host is unknown, or a host to drain is report-only. Reads only the mirror, and reserves nothing.
     """
 
     columns = ('host', 'instance_uuid', 'devices', 'live', 'cold', 'nearest', 'reason', 'not_live', *mirrored.AGE,

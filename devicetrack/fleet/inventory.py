@@ -32,9 +32,9 @@ def to_text(now: Snapshot) -> str:
         # A running guest needs a device of its type, and those of a pool may have several.
         'details': [[number, device.details] for number, device in enumerate(devices)
                     if look_at(device.details) != look_at(now.pools[device.place].details)],
-        'closed': sorted([*parent, sorted(reasons)] for parent in {
-            *now.standing.parents, *((place.kind, place.parent) for place in now.pools)}
-            if (reasons := now.closed(*parent))),
+        'closed': [[*parent, sorted(reasons)] for parent in sorted(
+            {*now.standing.parents, *((place.kind, place.parent) for place in now.pools)},
+            key=lambda one: (one[0], one[1] or '')) if (reasons := now.closed(*parent))],
         'made': sorted([*parent, exclusions] for parent, exclusions in now.made.items()),
         'strangers': sorted(now.strangers.items()),
     }, separators=(',', ':'))

@@ -142,6 +142,16 @@ class DrainTestCase(Draining):
         self.assertEqual([(1, 1), (0, 0)], self.counts())
         self.assertIn('withheld (cordoned)', by_instance(self.drain())[self.vgpu.uuid]['reason'])
 
+    def test_a_cordoned_host_takes_nobody(self) -> None:
+        self.free.machine.add_namespace('d2', parent=None)
+        self.free.audit()
+        ours = self.useFixture(program.Program(self.free.configuration, self.free.machine))
+        ours.ask('host', 'cordon', 'free', '--no-wait')
+        self.free.audit()
+        self.push(self.free)
+        self.assertEqual([(0, 0), (0, 0)], self.counts())
+        self.assertIn('withheld (cordoned)', by_instance(self.drain())[self.pmem.uuid]['reason'])
+
     def test_a_host_with_another_version_takes_a_guest_that_is_off(self) -> None:
         self.free.machine.declare(MigrationType(fake.MDEV, 'gpu', TYPE, Attribute('2.0.0')))
         self.free.audit()
