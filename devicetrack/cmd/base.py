@@ -30,6 +30,7 @@ from typing import Any
 from typing import Final
 from typing import NamedTuple
 
+from cliff import _argparse
 from cliff import command
 from cliff import lister
 from cliff import show
@@ -37,6 +38,7 @@ from oslo_config import cfg
 
 from devicetrack import exception
 from devicetrack import log
+from devicetrack.cmd import examples
 from devicetrack.cmd import formatters
 from devicetrack.cmd import screen
 from devicetrack.objects import details as details_objects
@@ -142,6 +144,13 @@ def _forget_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+class _HelpFormatter(_argparse.SmartHelpFormatter):
+    """Keeps the lines of examples. Its base, whose methods argparse does not promise, would fill them."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text.replace('::', ':', 1) if text.startswith(examples.HEAD) else super()._fill_text(text, width, indent)
+
+
 class Command(command.Command):
     """Base of all commands. ``take_action`` sets ``exit_code`` if something needs attention."""
 
@@ -154,11 +163,12 @@ class Command(command.Command):
     def get_epilog(self) -> str:
         # cliff's epilog names the package that a command comes from. To find it, cliff reads the metadata of all
         # installed packages, which takes longer than most commands.
-        return self._epilog or ''
+        return self._epilog or examples.epilog(self.app.NAME, self.cmd_name or '')
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         self.add_arguments(parser)
+        parser.formatter_class = _HelpFormatter
         for action in parser._actions:
             if action.dest == 'formatter' and action.choices is not None:
                 # argparse would print the list of choices twice on a line, wider than a terminal.

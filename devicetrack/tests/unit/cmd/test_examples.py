@@ -1,0 +1,34 @@
+"""The examples that the help of each command shows."""
+
+from __future__ import annotations
+
+import shlex
+
+from oslo_config import cfg
+
+from devicetrack.cmd import examples
+from devicetrack.cmd import manage
+from devicetrack.tests import base
+from devicetrack.tests.unit.cmd.test_repair import RepairCommandTestCase
+
+
+class ExamplesTestCase(base.TestCase):
+
+    def test_every_command_has_examples_that_it_takes(self) -> None:
+        app = manage.Manage(cfg.ConfigOpts())
+        names = {name for name, _entry_point in app.command_manager} - {'help'}
+        self.assertEqual(names, set(examples.EXAMPLES))
+        for name, lines in examples.EXAMPLES.items():
+            command, _name, _rest = app.command_manager.find_command(name.split())
+            for line in lines:
+                parser = command(app, None, cmd_name=name).get_parser(name)
+                parser.parse_args(shlex.split(line))
+
+
+class HelpTestCase(RepairCommandTestCase):
+
+    def test_it_ends_with_the_examples_line_by_line(self) -> None:
+        for arguments in (('device', 'cordon', '--help'), ('help', 'device', 'cordon')):
+            text = self.program.run(*arguments).out
+            self.assertIn("\nExamples:\n\n    devicetrack-manage device cordon vpmem/ns3 --reason 'bad blocks soon'\n"
+                          '    devicetrack-manage device cordon mdev/pci_0000_84_00_0 --parent --no-wait\n', text)
