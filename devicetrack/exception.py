@@ -337,7 +337,7 @@ class InstanceHasClaim(DeviceTrackError):
     held: Sequence[tuple[str, str | None]] = several()
 
     def __str__(self) -> str:
-        held = ', '.join(f'{kind} {identifier or "not named yet"}' for kind, identifier in self.held)
+        held = ', '.join(f'{kind}/{identifier}' if identifier else f'{kind}, not named yet' for kind, identifier in self.held)
         return f'instance {self.instance_uuid} has a claim already: {held or "one that is being made"}'
 
 
@@ -349,7 +349,7 @@ class InstanceHasStaleRows(InstanceHasClaim):
     """
 
     def __str__(self) -> str:
-        held = ', '.join(f'{kind} {identifier}' for kind, identifier in self.held)
+        held = ', '.join(f'{kind}/{identifier}' for kind, identifier in self.held)
         return (f'instance {self.instance_uuid} has devices here from an earlier stay or move: {held}; '
                 f'the audit gives them back once the compute service says that this stay or move is over, and no '
                 f'domain names them')
@@ -410,7 +410,7 @@ class NoDevicePair(LiveMigrationRefused):
     identifier: str
     reason: str
     found: Mapping[str, object] | None = None
-    template = '{kind} {identifier} of the source has no partner at the destination: {reason}'
+    template = '{kind}/{identifier} of the source has no partner at the destination: {reason}'
 
 
 class LiveMigrationUnsupported(LiveMigrationRefused):
@@ -444,7 +444,7 @@ class NoDestination(LiveMigrationRefused):
     kind: str
     identifier: str
     reason: str
-    template = 'no host can take over a running guest with {kind} {identifier}: {reason}'
+    template = 'no host can take over a running guest with {kind}/{identifier}: {reason}'
 
 
 class CompatibilityUnknown(DeviceTrackError):
@@ -596,7 +596,7 @@ class DeviceTaken(NothingWritten):
     devices: Sequence[tuple[str, str]] = several()
 
     def __str__(self) -> str:
-        return 'owned in the store already: ' + ', '.join(f'{kind} {name}' for kind, name in self.devices)
+        return 'owned in the store already: ' + ', '.join(f'{kind}/{name}' for kind, name in self.devices)
 
 
 class StaleAssignment(NothingWritten):
@@ -604,7 +604,7 @@ class StaleAssignment(NothingWritten):
     kind: str
     identifier: str
     generation: int
-    template = 'the assignment of {kind} {identifier} has moved on from generation {generation}'
+    template = 'the assignment of {kind}/{identifier} has moved on from generation {generation}'
 
 
 class HostHoldsDevices(NothingWritten):
@@ -691,7 +691,7 @@ class DefinitionRefused(DriverError):
     kind: str
     identifier: str
     reason: str
-    template = 'the definition for instance {instance_uuid}: {kind} {identifier}: {reason}'
+    template = 'the definition for instance {instance_uuid}: {kind}/{identifier}: {reason}'
 
 
 class InvalidDocument(DriverError):
@@ -721,27 +721,27 @@ class DeviceError(DriverError):
     kind: str
     identifier: str
     reason: str
-    template = '{kind} {identifier} failed: {reason}'
+    template = '{kind}/{identifier} failed: {reason}'
 
 
 class DeviceGone(DeviceError):
     """The host does not have the device, or has another device of the same name."""
-    template = '{kind} {identifier} is not there: {reason}'
+    template = '{kind}/{identifier} is not there: {reason}'
 
 
 class DeviceInUse(DeviceError):
     """A domain still names or uses the device. It was neither wiped nor removed."""
-    template = '{kind} {identifier} is in use: {reason}'
+    template = '{kind}/{identifier} is in use: {reason}'
 
 
 class DeviceBusy(DeviceError):
     """Another process or thread realizes or wipes the device and holds its lock file. Nothing was done to it."""
-    template = '{kind} {identifier} is being worked on: {reason}'
+    template = '{kind}/{identifier} is being worked on: {reason}'
 
 
 class RealizeFailed(DeviceError):
     """The device could not be made ready for its guest."""
-    template = '{kind} {identifier} could not be realized: {reason}'
+    template = '{kind}/{identifier} could not be realized: {reason}'
 
 
 class RealizeUnknown(RealizeFailed):
@@ -750,7 +750,7 @@ class RealizeUnknown(RealizeFailed):
 
 class UnclaimFailed(DeviceError):
     """The device could not be given back, or nothing proves that it was given back. It is not free."""
-    template = '{kind} {identifier} could not be given back: {reason}'
+    template = '{kind}/{identifier} could not be given back: {reason}'
 
 
 class UsersUnknown(UnclaimFailed):
@@ -759,7 +759,7 @@ class UsersUnknown(UnclaimFailed):
 
 class NotProven(DeviceError):
     """Nothing proves that a free device is clean. It stays withheld."""
-    template = '{kind} {identifier} is not proven clean: {reason}'
+    template = '{kind}/{identifier} is not proven clean: {reason}'
 
 
 class ParentFull(DriverError):

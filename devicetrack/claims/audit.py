@@ -607,7 +607,7 @@ class Audit:
 
 def _in_doubt(doubt: Doubt) -> Finding:
     keys = doubt.changes.keys
-    names = ', '.join(f'{key.kind} {key.identifier}' for key in keys)
+    names = ', '.join(f'{key}' for key in keys)
     return Finding(findings.IN_DOUBT, vocabulary.WARNING, keys[0] if keys else findings.NO_DEVICE,
                    doubt.instance_uuid, (), 0, f'nobody knows yet whether the commit for {names} happened',
                    'the devices of the commit', 'none: the next audit asks the store again')

@@ -64,11 +64,11 @@ class _Group(NamedTuple):
     makes: int = 0
 
     def __str__(self) -> str:
-        shown = ', '.join(sorted(self.names)[:_SHOWN])
+        shown = ', '.join(f'{self.kind}/{name}' for name in sorted(self.names)[:_SHOWN])
         if not shown:
             return f'{self.kind} {self.facts.sort.type} to be made on {self.parent}'
         more = len(self.names) + self.makes - _SHOWN
-        return f'{self.kind} {shown}' + (f' and {more} more' if more > 0 else '')
+        return shown + (f' and {more} more' if more > 0 else '')
 
     def offers(self, most: int) -> list[Offer]:
         """As many offers as there can be partners, with names that are unique on this host."""
@@ -180,5 +180,5 @@ class PartnerSearch:
             reasons.append(f'{group}: {"partners of other devices" if verdict.accepted else verdict}')
         text = f'on host {self._host}, {" | ".join(reasons) or otherwise}'
         if alone[1:]:
-            text += f'; also without a partner: {", ".join(" ".join(other.key) for other in alone[1:])}'
+            text += f'; also without a partner: {", ".join(str(other.key) for other in alone[1:])}'
         return exception.NoDevicePair(*wanted.key, text, None if found is None else found.as_data())

@@ -123,7 +123,7 @@ def write(recovery: Recovery, store: store_api.Store) -> None:
     if rows:
         store.write(store_api.Changes(insert=rows))
         for row in rows:
-            LOG.info('Host %(host)s: %(kind)s %(identifier)s has a row again: instance %(instance)s, %(role)s, '
+            LOG.info('Host %(host)s: %(kind)s/%(identifier)s has a row again: instance %(instance)s, %(role)s, '
                      '%(state)s', {'host': host.name, 'kind': row.kind, 'identifier': row.identifier,
                                    'instance': row.instance_uuid, 'role': row.role, 'state': row.state})
     if recovery.boot_id is not None:

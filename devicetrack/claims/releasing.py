@@ -398,13 +398,13 @@ class Wipes:
             pass
         except exception.DeviceTrackError as error:
             self._note_try(record, str(error), is_failure(error))
-            LOG.warning('%(kind)s %(identifier)s stays held: %(error)s',
+            LOG.warning('%(kind)s/%(identifier)s stays held: %(error)s',
                         {'kind': record.kind, 'identifier': record.identifier, 'error': error})
         except MemoryError:
             raise                               # as any interrupt
         except Exception as error:
             # A mistake in the code holds the device as a failed wipe does; the log shows where.
-            LOG.exception('%(kind)s %(identifier)s stays held',
+            LOG.exception('%(kind)s/%(identifier)s stays held',
                           {'kind': record.kind, 'identifier': record.identifier})
             why = f'an unexpected {type(error).__name__}: the log has more'
             self._withheld.did_not_go_back(record.key, why)

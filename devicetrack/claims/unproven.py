@@ -222,7 +222,7 @@ class Unproven:
             is_wiping = key in self._wiping
         if device is None or is_wiping:
             raise exception.NotAdmitted(str(Target.of(key)), WIPED_NOW if is_wiping else _AWAY)
-        LOG.info('Host %(host)s: %(kind)s %(identifier)s is clean by the %(how)s', {
+        LOG.info('Host %(host)s: %(kind)s/%(identifier)s is clean by the %(how)s', {
             'host': self._host_uuid, 'kind': key.kind, 'identifier': key.identifier, 'how': word.how})
         try:
             error = self._look_at([self._assignment(device)], word.how)[key]
@@ -288,13 +288,13 @@ class Unproven:
             with public_calls.during(task.request_id):
                 self._prove(task)
         except _LeftAlone as error:
-            LOG.info('%(kind)s %(identifier)s is not wiped: %(error)s', {
+            LOG.info('%(kind)s/%(identifier)s is not wiped: %(error)s', {
                 'kind': device.kind, 'identifier': device.identifier, 'error': error})
         except MemoryError:
             raise                               # as any interrupt
         except Exception as error:
             expected = isinstance(error, exception.DeviceTrackError)
-            LOG.warning('%(kind)s %(identifier)s stays withheld: %(error)s',
+            LOG.warning('%(kind)s/%(identifier)s stays withheld: %(error)s',
                         {'kind': device.kind, 'identifier': device.identifier, 'error': error},
                         exc_info=not expected)
             self._answer(task, str(error), final=not expected)
@@ -327,14 +327,14 @@ class Unproven:
                     self._answers[requested] = ('', 'wiping it failed: the host does not have it any more')
             if known is not None:
                 return _Task(known, vocabulary.WIPE, True, request.request_id if request is not None else None)
-            LOG.warning('%(kind)s %(identifier)s is not wiped: the host does not have it any more',
+            LOG.warning('%(kind)s/%(identifier)s is not wiped: the host does not have it any more',
                         requested._asdict())
 
     def _prove(self, task: _Task) -> None:
         device, how = task.device, task.how
         key = _key(device)
         self._rows.check_unowned([key])         # long before the last check, which comes after the lock or the reading
-        LOG.info('%(kind)s %(identifier)s has no owner, and nothing proves it clean: %(how)s',
+        LOG.info('%(kind)s/%(identifier)s has no owner, and nothing proves it clean: %(how)s',
                  {'kind': key.kind, 'identifier': key.identifier, 'how': how})
         error = (self._wipe(task) if how == vocabulary.WIPE else self._look_at([self._assignment(device)], how))[key]
         if self._stop.is_set():

@@ -173,12 +173,13 @@ def why_unknown(target: Target, parents: Collection[tuple[str, str]],
     names = sorted(str(name) for kind, name in known if kind == target.kind)
     near = close_to(target.name, names, f'{target.kind}/') if names else close_to(
         f'{target.kind}/{target.name}', (f'{kind}/{name}' for kind, name in known))
-    if near:
+    if near and names:
         return f'this host has no such {target.scope}; close to it: {near}'
     if names:
         return f'this host has no such {target.scope}; it has these {target.scope}s of this kind: {in_short(names)}'
     kinds = in_short(sorted({kind for kind, _name in known}))
-    return f'this host has no {target.scope} of this kind; it has {target.scope}s of these kinds: {kinds}'
+    return (f'this host has no {target.scope} of this kind; {f"close to it: {near}; " if near else ""}it has '
+            f'{target.scope}s of these kinds: {kinds}')
 
 
 def close_to(name: str, known: Iterable[str], prefix: str = '') -> str:

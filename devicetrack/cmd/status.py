@@ -139,7 +139,7 @@ class Checks(upgradecheck.UpgradeCommands):
             kinds.load(self._conf)
             found = schema.migrate_details(store, max_rows=0)
         if found.unreadable:
-            names = ', '.join(f'{key.kind} {key.identifier}' for key in found.unreadable)
+            names = ', '.join(f'{key}' for key in found.unreadable)
             return upgradecheck.Result(upgradecheck.Code.FAILURE,
                                        f'details that this release cannot read: {names}; they are from a newer '
                                        f'release, from a device kind that is not installed or that [devicetrack] '

@@ -62,9 +62,9 @@ class Passed(NamedTuple):
 
     def __str__(self) -> str:
         if not self.verdict.accepted:
-            return f'{_text(self.destination)}: {self.verdict}'
+            return f'{self.destination}: {self.verdict}'
         assert self.partner_of is not None
-        return f'{_text(self.destination)}: is the partner of {_text(self.partner_of)}'
+        return f'{self.destination}: is the partner of {self.partner_of}'
 
 
 class Alone(NamedTuple):
@@ -75,7 +75,7 @@ class Alone(NamedTuple):
 
     def __str__(self) -> str:
         why = ' | '.join(map(str, self.passed)) or 'the destination has no device'
-        return f'{_text(self.source)} has no partner: {why}'
+        return f'{self.source} has no partner: {why}'
 
 
 class Partners(NamedTuple):
@@ -95,7 +95,7 @@ class Partners(NamedTuple):
 
     def __str__(self) -> str:
         return '\n'.join([*map(str, self.alone),
-                          *(f'{_text(pair.source)} becomes {_text(pair.destination)}: {pair.verdict}'
+                          *(f'{pair.source} becomes {pair.destination}: {pair.verdict}'
                             for pair in self.pairs)])
 
     def as_data(self) -> Mapping[str, object]:
@@ -173,16 +173,12 @@ def _turn(right: int, came_from: Mapping[int, int], right_of: dict[int, int], le
         right = before
 
 
-def _text(key: DeviceKey) -> str:
-    return f'{key.kind} {key.identifier}'
-
-
 def _by_name(where: str, devices: Iterable[Device]) -> dict[DeviceKey, Device]:
     found: dict[DeviceKey, Device] = {}
     for device in devices:
         name = DeviceKey(device.facts.sort.kind, device.identifier)
         if name in found:
-            raise exception.BadRequest(where, _text(name), 'is named twice; name each device once')
+            raise exception.BadRequest(where, str(name), 'is named twice; name each device once')
         found[name] = device
     return found
 

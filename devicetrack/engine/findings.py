@@ -77,7 +77,7 @@ class Finding(NamedTuple):
     repair: str | None = None
 
     def __str__(self) -> str:
-        device = f'{self.device.kind} {self.device.identifier}: ' if self.device.kind else ''
+        device = f'{self.device if self.device.identifier else self.device.kind}: ' if self.device.kind else ''
         return f'{device}{self.kind}: {self.detail}'
 
 

@@ -59,7 +59,7 @@ class Repair(NamedTuple):
     @property
     def headline(self) -> str:
         """The repair for people, without the rows."""
-        return (f'{self.verb} {_quoted(self.device.kind)} {_quoted(self.device.identifier)} of instance '
+        return (f'{self.verb} {_quoted(self.device.kind)}/{_quoted(self.device.identifier)} of instance '
                 f'{_quoted(self.instance_uuid)}')
 
     def __str__(self) -> str:

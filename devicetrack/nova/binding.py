@@ -276,7 +276,7 @@ class Binding:
         for pair in partners.pairs:
             if (pair.kind, pair.destination) not in has:
                 raise exception.InstanceNotClaimed(
-                    instance.uuid, f'the owner of {pair.kind} {pair.destination} by migration '
+                    instance.uuid, f'the owner of {pair.kind}/{pair.destination} by migration '
                                    f'{partners.migration_uuid}')
 
     def _before_move(self, instance: Any) -> bool:

@@ -185,7 +185,8 @@ def _guest(consumer: str, instance: str, guests: _Guests) -> Iterator[Obstacle]:
         return
     differ = sorted({*(here - named), *(named - {record.key for record in rows})}, key=repr)
     if differ:
-        names = ', '.join(f'{kind} {identifier or "of an unknown address"}' for kind, identifier in differ)
+        names = ', '.join(f'{kind}/{identifier}' if identifier else f'{kind} of an unknown address'
+                          for kind, identifier in differ)
         yield Obstacle(consumer, OTHER_GUEST, f'the guest of instance {instance} and the record differ in these '
                        f'devices: {names}')
 

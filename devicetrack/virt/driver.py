@@ -548,7 +548,7 @@ def _as_port(candidate: Candidate, port: Port | None) -> Candidate:
     try:
         text = details.as_port(candidate.details, port)
     except ValueError as error:
-        raise BadRequest(f'{candidate.kind} {candidate.identifier}', port and tuple(port), str(error)) from error
+        raise BadRequest(f'{candidate.kind}/{candidate.identifier}', port and tuple(port), str(error)) from error
     return candidate if text is candidate.details else candidate._replace(details=text)
 
 

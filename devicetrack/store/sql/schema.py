@@ -313,7 +313,7 @@ def migrate_details(store: Database, max_rows: int | None = None, rows_a_batch: 
                     continue
                 text = details.to_text(details.from_text(record.details))
             except (exception.UnknownObject, exception.MalformedObject) as error:
-                LOG.warning('%s %s on host %s keeps its details: %s',
+                LOG.warning('%s/%s on host %s keeps its details: %s',
                             record.kind, record.identifier, record.host_uuid, error)
                 unreadable.append(record.key)
                 continue

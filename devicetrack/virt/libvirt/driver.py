@@ -492,7 +492,7 @@ class LibvirtDriver(guests.Guests):
         except exception.HypervisorUnreachable:
             raise
         except exception.DriverError as error:
-            LOG.warning('No guest with %s %s can move live: %s', *assignment.key, error,
+            LOG.warning('No guest with %s/%s can move live: %s', *assignment.key, error,
                         exc_info=isinstance(error, exception.DeviceKindFailed))
             return str(error)
 

@@ -180,7 +180,7 @@ class Guests(driver.VirtDriver):
             missing = sorted(wanted - there)
             if missing and (there or not saved):
                 raise exception.InvalidDocument(
-                    document, f'devices/{form.tag}', f'{missing[0].kind} {missing[0].identifier} is not at one of its '
+                    document, f'devices/{form.tag}', f'{missing[0].kind}/{missing[0].identifier} is not at one of its '
                     'addresses, and no metadata say which address was that of the device')
 
     def devices_in(self, definition: str) -> frozenset[DeviceKey]:
@@ -252,7 +252,7 @@ class Guests(driver.VirtDriver):
         missing = sorted(key for key in set(wanted).difference(used) if key.kind not in detachable)
         if missing:
             raise exception.InvalidDocument(document, 'devices',
-                                            f'{missing[0].kind} {missing[0].identifier} is not among them')
+                                            f'{missing[0].kind}/{missing[0].identifier} is not among them')
         return partners
 
     def _identified(self, form: guest_xml.Form, domain: domain_xml.Domain) -> list[set[DeviceKey]]:

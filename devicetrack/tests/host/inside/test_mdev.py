@@ -313,7 +313,7 @@ class InUseTestCase(MdevTestCase):
     def assert_held(self, host: Host, instance: fixtures.Instance) -> None:
         identifier, = host.devices(instance)
         error = self.assertRaises(exception.DeviceInUse, host.release, instance)
-        self.assertEqual(f'mdev {identifier} is in use: a process of the host still has it open after 1 s', str(error))
+        self.assertEqual(f'mdev/{identifier} is in use: a process of the host still has it open after 1 s', str(error))
         found, = host.audit()
         self.assertEqual((findings.RELEASE_PENDING, identifier, instance.uuid),
                          (found.kind, found.device.identifier, found.recorded_owner))

@@ -154,7 +154,7 @@ class MigrationTestCase(base.MachineTestCase):
 
     def reason(self, name: str, size: int, align: int = 2 * MIB) -> str:
         """Why a namespace of the second host is no partner."""
-        return (f'vpmem {name}: no: type is SMALL {SIZE} {2 * MIB} at the source, '
+        return (f'vpmem/{name}: no: type is SMALL {SIZE} {2 * MIB} at the source, '
                 f'SMALL {size} {align} at the destination')
 
     def claim_unchecked(self, instance: str, **request: int) -> tuple[str, Any]:

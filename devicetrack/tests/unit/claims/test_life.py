@@ -320,7 +320,7 @@ class SettledDoubtTestCase(HostTestCase):
         [finding] = [one for one in host.audit() if one.kind == 'commit in doubt']
         self.assertEqual((('vpmem', 'd0'), instance.uuid, (), 0), (
             finding.device, finding.recorded_owner, finding.users, finding.generation))
-        self.assertIn('whether the commit for vpmem d0, vpmem d1 happened', str(finding))
+        self.assertIn('whether the commit for vpmem/d0, vpmem/d1 happened', str(finding))
 
 
 class SeenTestCase(HostTestCase):

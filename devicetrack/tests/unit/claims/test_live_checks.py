@@ -124,7 +124,7 @@ class VersionsTestCase(LiveTestCase):
         refused = self.assert_refused('mdev nvidia-35 to be made on b: partners of other devices', instance, 'two',
                                       vgpu=3)
         last = max(record.identifier for record in self.one.records(instance))
-        self.assertIn(f'; also without a partner: mdev {last}', str(refused))
+        self.assertIn(f'; also without a partner: mdev/{last}', str(refused))
         found: Any = refused.found
         self.assertEqual((1, 2), (len(found['pairs']), len(found['alone'])))
         self.assertEqual(['0 nvidia-35 to be made on b'],

@@ -388,5 +388,5 @@ class FindingsLogTestCase(base.TestCase):
                 host.audit()
         [*_first, one, other] = lines = [line for line in log.output.splitlines() if 'proposed:' in line]
         self.assertEqual((4, False), (len(lines), ': over: ' in log.output))
-        self.assertIn('changed, it was warning: vpmem d0: unhealthy: d0 is too hot', one)
-        self.assertIn('changed, it was warning: vpmem d1: unhealthy: d1 is too hot', other)
+        self.assertIn('changed, it was warning: vpmem/d0: unhealthy: d0 is too hot', one)
+        self.assertIn('changed, it was warning: vpmem/d1: unhealthy: d1 is too hot', other)

@@ -402,7 +402,7 @@ class AuditTestCase(WithheldTestCase):
         instance = self.host.spawn(pmem=1)
         self.machine.change(D0, unhealthy='read-only')
         [finding] = self.host.audit()
-        self.assertEqual(f'vpmem d0: unhealthy: read-only; owner {instance.uuid}', str(finding))
+        self.assertEqual(f'vpmem/d0: unhealthy: read-only; owner {instance.uuid}', str(finding))
         self.assertEqual({('device', 'd0'): {'unhealthy': 'read-only'}}, self.stored())
         self.host.delete(instance)
         self.assertEqual(UNHEALTHY, self.host.states()['d0'])

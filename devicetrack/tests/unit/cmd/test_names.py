@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import re
+
+import fixtures as base_fixtures
 
 from devicetrack import exception
 from devicetrack.testing.fixtures import FREE
+from devicetrack.testing.fixtures import Instance
 from devicetrack.tests.unit.cmd.test_repair import ANOTHER
+from devicetrack.tests.unit.cmd.test_repair import D0
 from devicetrack.tests.unit.cmd.test_repair import RepairCommandTestCase
 
 
@@ -60,6 +65,37 @@ class AdviceTestCase(RepairCommandTestCase):
             self.assertIn('delete its instance in the compute service', answer.err)
         self.follow('device', 'retire', 'vpmem/d0', '--confirm', self.instance.uuid)
         self.assertEqual([], self.host.records())
+
+
+class WrittenTestCase(RepairCommandTestCase):
+    """A device is written as KIND/NAME wherever a person may copy it from."""
+
+    def test_logs_findings_and_errors_of_a_run(self) -> None:
+        logged = self.useFixture(base_fixtures.FakeLogger(level=logging.DEBUG))
+        said = []
+        instance, other = self.host.spawn(pmem=1, vgpu=1), Instance()
+        [mdev] = self.host.mdevs()
+        for wrong in ({'pmem': 1}, {'pmem': 9}):
+            said.append(str(self.assertRaises(exception.DeviceTrackError, self.host.claim, instance, **wrong)))
+        self.machine.before('realize', exception.RealizeFailed('vpmem', 'd1', 'a bad block'), times=1)
+        self.assertRaises(exception.DeviceTrackError, self.host.spawn, other, pmem=1)
+        said.append(str(self.assertRaises(exception.DeviceInUse, self.host.manager.release, None, instance)))
+        self.machine.change(D0, unhealthy='read-only')
+        said += map(str, self.host.audit())
+        self.machine.delete_guest(instance.uuid)
+        self.machine.before('wipe', exception.UnclaimFailed('vpmem', 'd0', 'a bad block'), times=2)
+        said.append(str(self.assertRaises(exception.UnclaimFailed, self.host.manager.release, None, instance)))
+        said += map(str, self.host.audit())
+        for arguments in (('audit',), ('device', 'list'), ('device', 'retire', 'vpmem/d0'), ('explain', '--instance',
+                          instance.uuid), ('request', 'list'), ('instance', 'history', instance.uuid)):
+            answer = self.program.run(*arguments)
+            said += [answer.out, answer.err]
+        self.host.manager.close()
+        self.program.run('device', 'retire', 'vpmem/d0', '--confirm', instance.uuid)
+        text = '\n'.join([*said, logged.output])
+        for kind, name in (('vpmem', 'd0'), ('vpmem', 'd1'), ('mdev', mdev)):
+            self.assertNotRegex(text, rf'\b{kind}:? {name}\b')
+        self.assertIn('vpmem/d0', logged.output)
 
 
 class WipeTestCase(RepairCommandTestCase):

@@ -105,7 +105,7 @@ class AuditRepairTestCase(RepairCommandTestCase):
         answer = self.run_to(cmd_base.OK, 'audit', '--repair')
         self.assertEqual(['d0'], [row['identifier'] for row in answer.data])
         self.assertIn('done: update details vpmem/d0', answer.err)
-        self.assertIn('repaired: update details vpmem d0', answer.err)
+        self.assertIn('repaired: update details vpmem/d0', answer.err)
         self.assertEqual(('/dev/dax9.0', []), (self.path(), self.waiting()))
         self.assertEqual([], self.host.restart())
 
@@ -462,7 +462,7 @@ class DeviceForgetTestCase(RepairCommandTestCase):
                          tuple(answer.data[name] for name in ('outcome', 'identifier', 'instance_uuid',
                                                               'request_uuid')))
         # One line of the terminal, and the row where it is asked for.
-        self.assertIn(f'WARNING: Host compute-7: forget vpmem d0 of instance {self.instance.uuid} (-v and --log-file '
+        self.assertIn(f'WARNING: Host compute-7: forget vpmem/d0 of instance {self.instance.uuid} (-v and --log-file '
                       'have the row before and after)\n', answer.err)
         self.assertNotIn('before: ', answer.err)
         self.assertEqual([], self.host.records())
@@ -584,7 +584,7 @@ class ReleaseTestCase(RepairCommandTestCase):
         self.host.manager.close()
         self.machine.before('wipe', exception.UnclaimFailed('vpmem', 'd1', 'a bad block'), times=1)
         answer = self.release(cmd_base.ERROR, '--yes')
-        text = 'vpmem d1 could not be given back: a bad block; given back: vpmem/d0'
+        text = 'vpmem/d1 could not be given back: a bad block; given back: vpmem/d0'
         self.assertEqual(('failed', text), (answer.data['outcome'], answer.data['text']))
         self.assertIn(f'failed: {text}', answer.err)
         self.assertEqual([D1], [record.key for record in self.host.records()])

@@ -74,7 +74,7 @@ def take_away(tree: pci_sysfs.Tree, assignment: DeviceAssignment, function: pci_
         _set(tree, function, vf_link.NO_MAC, 0, False, wait_s)
     except OSError as error:
         if function.physfn is not None and vf_ports.has_no_uplink(tree.root, function.physfn):
-            LOG.warning('%(kind)s %(identifier)s: its port stays set, since its physical function has no interface '
+            LOG.warning('%(kind)s/%(identifier)s: its port stays set, since its physical function has no interface '
                         'here', {'kind': assignment.kind, 'identifier': assignment.identifier})
             return
         raise exception.UnclaimFailed(*assignment.key,
