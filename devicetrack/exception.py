@@ -337,7 +337,8 @@ class InstanceHasClaim(DeviceTrackError):
     held: Sequence[tuple[str, str | None]] = several()
 
     def __str__(self) -> str:
-        held = ', '.join(f'{kind}/{identifier}' if identifier else f'{kind}, not named yet' for kind, identifier in self.held)
+        held = ', '.join(f'{kind}/{identifier}' if identifier else f'{kind}, not named yet'
+                         for kind, identifier in self.held)
         return f'instance {self.instance_uuid} has a claim already: {held or "one that is being made"}'
 
 

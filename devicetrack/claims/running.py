@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from devicetrack import exception
 from devicetrack import log
+from devicetrack.claims import locks
 from devicetrack.claims import public_calls
 from devicetrack.claims import withheld
 from devicetrack.claims.audit import Audit
@@ -182,6 +183,8 @@ class Running:
 
         :raises StoreError: they cannot be read, or not carried out; no device may be chosen
         """
+        if locks.held():                        # a call within another one of this thread, which has heard
+            return
         told = self.memory.lock.told
         if told != self._told and not self.starter.by_command:
             self.operator_requests.cordon_waiting()

@@ -232,10 +232,10 @@ class Lister(Command, lister.Lister):
     ``--long`` it shows those in ``in_long``, or all columns if that is empty; ``--column`` chooses others. Every other
     format shows all. A column in ``if_filled`` is in a table only if a row has a value in it.
 
-    A table of ``in_table`` fits the terminal, or 80 characters. Sentences, in the columns in ``prose``, are wrapped
-    over several lines; no other cell is broken. Without enough room the columns in ``spare`` are left out, in their
-    order, and a line on stderr names them. If that is not enough, the cells of the columns in ``below`` are put below
-    those of the first column.
+    A table of ``in_table`` fits the terminal. In a pipe or a file it is as wide as it has to be. Sentences, in the
+    columns in ``prose``, are wrapped over several lines; no other cell is broken. Without enough room the columns in
+    ``spare`` are left out, in their order, and a line on stderr names them. If that is not enough, the cells of the
+    columns in ``below`` are put below those of the first column.
     """
 
     columns: tuple[str, ...] = ()
@@ -286,7 +286,10 @@ class Lister(Command, lister.Lister):
             chosen = [name for name in chosen if name in filled or name not in self.if_filled]
         places = [self.columns.index(name) for name in chosen]
         # A table of chosen or all columns may be wider than a terminal: no column is left out of it.
+        is_wide = parsed_args.max_width <= 0 and not screen.is_terminal(self.app.stdout)
         width = self.take_width(parsed_args)
+        if is_wide:
+            width = _UNLIMITED                  # a program reads it line by line, and misses what is left out
         spare, below = ((), ()) if parsed_args.columns or parsed_args.long else (self.spare, self.below)
         names, rows, self._left_out = screen.fit(chosen, [[row[place] for place in places] for row in rows], width,
                                                  self.prose, spare, below)

@@ -38,14 +38,16 @@ class List(base.Lister):
 
     columns = ('device', 'kind', 'identifier', 'host', 'status', 'amount', 'resource_class', 'provider',
                'provider_uuid', 'parent', 'numa_node', 'instance_uuid', 'since', 'reasons', 'wipe', 'details', 'serial')
-    in_table: tuple[str, ...] = ('device', 'status', 'resource_class', 'parent', 'instance_uuid', 'reasons')
+    in_table: tuple[str, ...] = ('device', 'status', 'resource_class', 'numa_node', 'parent', 'instance_uuid',
+                                 'reasons')
     in_long = ('device', 'status', 'resource_class', 'parent', 'numa_node', 'provider_uuid', 'instance_uuid', 'serial',
                'since', 'reasons')
     if_filled = ('resource_class', 'parent', 'instance_uuid', 'serial', 'numa_node', 'since', 'reasons')
     prose = ('reasons',)
-    # The lines are sorted by parent, so the parent is the last column to leave out. The owner is never left out.
-    spare = ('resource_class', 'since', 'parent')
-    below = ('instance_uuid', 'reasons')
+    # The lines are sorted by parent, so the parent is the last column to leave out. The owner, the class and the NUMA
+    # node are never left out.
+    spare = ('since', 'parent')
+    below = ('instance_uuid', 'reasons', 'resource_class')
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         options.add_host(parser)

@@ -117,21 +117,30 @@ class ProgressTestCase(base.TestCase):
 
 class OwnersTestCase(RepairCommandTestCase):
 
-    def test_the_owner_of_a_mediated_device_is_listed_in_80_characters(self) -> None:
+    def test_the_owner_the_class_and_the_node_of_a_mediated_device_are_listed_in_80_characters(self) -> None:
+        instance = self.host.spawn(vgpu=1)
+        answer = self.program.run('device', 'list', '--max-width', '80')
+        self.assertIn(f'|   {instance.uuid} ', answer.out)
+        self.assertRegex(answer.out, r'\| device / instance_uuid.* \| status ')
+        self.assertIn('VGPU', answer.out)
+        self.assertIn('numa_node', answer.out)
+        self.assertEqual([], [line for line in answer.out.splitlines() if len(line) > 80])
+        self.assertEqual('', self.program.run('device', 'list', '--long').err)
+
+    def test_a_pipe_gets_all_columns_a_device_a_line(self) -> None:
         instance = self.host.spawn(vgpu=1)
         answer = self.program.run('device', 'list')
-        self.assertIn(f'|   {instance.uuid} ', answer.out)
-        self.assertIn('| device / instance_uuid ', answer.out)
-        self.assertIn(' gpu ', answer.out)
-        self.assertEqual('devicetrack-manage: no room for the column resource_class: --long shows more, -c NAME '
-                         'chooses columns\n', answer.err)
-        self.assertEqual('', self.program.run('device', 'list', '--long').err)
+        self.assertEqual('', answer.err)
+        [line] = [line for line in answer.out.splitlines() if instance.uuid in line]
+        for told in (self.host.mdevs()[0], 'held', 'VGPU', 'gpu'):
+            self.assertIn(told, line)
 
 
 class ScreensTestCase(RepairCommandTestCase):
     """Every list of default columns fits 80 characters, with the longest names that there are."""
 
     def test_no_line_is_longer_than_80(self) -> None:
+        self.useFixture(fixtures.EnvironmentVariable('CLIFF_MAX_TERM_WIDTH', '80'))
         self.host.spawn(pmem=1)
         instance = self.host.spawn(vgpu=2)
         self.host.manager.operator.cordon('mdev', 'gpu', parent=True,

@@ -252,23 +252,23 @@ class TextTestCase(base.TestCase):
     """What an operator reads."""
 
     scenarios = base.table(
-        ('two domains', views(usage(use('y'), use('x'))), ['vpmem a: used by several: domains x, y name it']),
+        ('two domains', views(usage(use('y'), use('x'))), ['vpmem/a: used by several: domains x, y name it']),
         ('two that are not the owner', views(usage(use('x'), use('y')), rows=[row()]),
-         ['vpmem a: used by another than its owner: recorded for i, named by x, y',
-          'vpmem a: used by several: domains x, y name it']),
+         ['vpmem/a: used by another than its owner: recorded for i, named by x, y',
+          'vpmem/a: used by several: domains x, y name it']),
         ('no row', views(usage(use('x'))),
-         ['vpmem a: used but unrecorded: domain x names it and no row does; foreign: no record of this host in its '
+         ['vpmem/a: used but unrecorded: domain x names it and no row does; foreign: no record of this host in its '
           'definition has it']),
         ('on its way back, and named', views(usage(use('i')), rows=[row(state='releasing')]),
-         ['vpmem a: release pending: on its way back from i, and a domain names it']),
+         ['vpmem/a: release pending: on its way back from i, and a domain names it']),
         ('gone on its way back, and named', views(usage(use('i')), there=(), rows=[row(state='releasing')]),
-         ['vpmem a: gone from the host: the host does not have it; nothing proves what became of its bytes; owner i, '
-          'on its way back', 'vpmem a: release pending: on its way back from i, and a domain names it']),
+         ['vpmem/a: gone from the host: the host does not have it; nothing proves what became of its bytes; owner i, '
+          'on its way back', 'vpmem/a: release pending: on its way back from i, and a domain names it']),
         ('its guest runs without it', views(usage(use('i', live=False)), rows=[row()]),
-         ['vpmem a: recorded but unused: the guest of i runs without it, and the definition of its domain names it']),
+         ['vpmem/a: recorded but unused: the guest of i runs without it, and the definition of its domain names it']),
         ('only a snapshot names it', views(usage(use('i', running=False, live=False)._replace(defined=False)),
                                            rows=[row()]),
-         ['vpmem a: recorded but unused: the domain of i does not name it, but a snapshot of it does']),
+         ['vpmem/a: recorded but unused: the domain of i does not name it, but a snapshot of it does']),
         ('a view', views(usage(unknown=['no answer'])), ['view unknown: domain: no answer']),
         ('a kind that nobody reads', views(there=(), rows=[row()], known=['mdev']),
          ['view unknown: vpmem: rows have devices of this kind, and none of the installed device kinds knows it']),

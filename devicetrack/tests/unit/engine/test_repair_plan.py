@@ -93,7 +93,7 @@ class PlanTestCase(base.TestCase):
 
     def test_is_a_line_for_a_person(self):
         for one in planned(self.seen):
-            self.assertRegex(str(one), f'^{one.verb} (vpmem|mdev) . of instance .: before: .+; after: .+ \\(.+\\)$')
+            self.assertRegex(str(one), f'^{one.verb} (vpmem|mdev)/. of instance .: before: .+; after: .+ \\(.+\\)$')
             self.assertTrue(str(one).isprintable())
 
 
@@ -150,14 +150,14 @@ class LineTestCase(base.TestCase):
     def test_shows_what_changes(self):
         [one] = planned(views(rows=[made()], there=[mdev(iommu_group=8)]))
         self.assertEqual(
-            f'update details mdev m of instance i: before: generation=1 details={one.before.details}; '
+            f'update details mdev/m of instance i: before: generation=1 details={one.before.details}; '
             f'after: generation=2 details={one.after.details} '
             '(iommu_group is 8 and was recorded as 7)', str(one))
 
     def test_shows_all_of_a_row_that_comes_or_goes(self):
         [one] = planned(views(rows=[row(pmem())], there=[pmem()], instances=DELETED))
         self.assertEqual(
-            'give back vpmem a of instance i: before: instance_uuid=i state=active role=current migration_uuid=- '
+            'give back vpmem/a of instance i: before: instance_uuid=i state=active role=current migration_uuid=- '
             f'position=0 claim_id=claim generation=1 provider_uuid={one.before.provider_uuid} '
             f'resource_class=CUSTOM_PMEM_NAMESPACE_4GB parent=region0 numa_node=0 details={one.before.details} '
             'was_realized=True; after: no row (instance i is deleted, and no domain names it)', str(one))
