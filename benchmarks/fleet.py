@@ -16,6 +16,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from typing import Final
 from typing import NamedTuple
@@ -75,11 +76,14 @@ def run(effort: Effort) -> Table:
                 range(effort.mirrored_hosts), range(asked, asked + 1))]
             with _Pushing(fleets[0], effort) as host:
                 rows += _pushes(host, effort)
-            questions = list(_questions(effort))
+            page = os.path.join(stack.enter_context(tempfile.TemporaryDirectory()), 'fleet.html')
+            questions = list(_questions(effort, page))
             rows += [_asked(*fleets, question, effort) for question in questions]
             memory = {one.arguments: fleets[0].memory(one.arguments) for one in questions if one.grows}
+            rows.append(Row('the page of fleet map', os.stat(page).st_size / 1e6, 'MB', at_most=5))
             most = max(memory, key=lambda arguments: memory[arguments])
-            rows.append(Row('the memory of a command', memory[most], 'MB', at_most=200, note=f'most of all: {most}'))
+            rows.append(Row('the memory of a command', memory[most], 'MB', at_most=200,
+                            note=f'most of all: {_shown(most)}'))
         found += [row._replace(what=f'{name}: {row.what}') for row in rows]
     return Table(f'A mirror of {effort.mirrored_hosts:,} hosts with {effort.mirrored_devices} devices and '
                  f'{effort.mirrored_events:,} events each', found)
@@ -100,7 +104,7 @@ class _Question(NamedTuple):
     reads: bool = False
 
 
-def _questions(effort: Effort) -> Iterator[_Question]:
+def _questions(effort: Effort, page: str) -> Iterator[_Question]:
     hosts = 'SELECT h.*, f.* FROM fleet_hosts h JOIN'
     devices = 'SELECT h.read_at_ms, d.line FROM fleet_devices d JOIN fleet_hosts h USING (host_uuid)'
     events = 'SELECT h.name, h.read_at_ms, e.* FROM fleet_events e JOIN fleet_hosts h USING (host_uuid)'
@@ -127,9 +131,16 @@ def _questions(effort: Effort) -> Iterator[_Question]:
                                       'FROM fleet_devices GROUP BY resource_class, status')
     yield _Question(f'fleet capacity --request VGPU=1,{fixtures.PMEM}=2', f"{parts} WHERE p.part = 'inventory'",
                     reads=True)
+    yield _Question(f'fleet map --output {page}', 'SELECT h.name, h.read_at_ms, d.kind, d.identifier, d.status, '
+                    'd.amount, d.resource_class, d.parent, d.numa_node, d.instance_uuid, d.serial FROM fleet_devices d '
+                    f'JOIN fleet_hosts h USING (host_uuid) {in_order}')
     yield _Question(f'fleet drain compute-{number}', f"{parts} WHERE p.part IN ('inventory', 'declarations')",
                     reads=True)
     yield _Question('fleet migration matrix', f"{parts} WHERE p.part = 'declarations'", reads=True)
+
+
+def _shown(arguments: str) -> str:
+    return arguments.partition(' --output')[0]
 
 
 def _asked(fleet: _Fleet, small: _Fleet, question: _Question, effort: Effort) -> Row:
@@ -139,7 +150,7 @@ def _asked(fleet: _Fleet, small: _Fleet, question: _Question, effort: Effort) ->
     ours = [max(0.0, one - other) / bare for one, other, bare in zip(
         *(samples.measured[name] for name in (COMMAND, SMALL, BARE)), strict=True)]
     command, less, bare = (samples.median(name) * MILLISECONDS for name in (COMMAND, SMALL, BARE))
-    return Row(question.arguments, statistics.median(ours), at_most=10 if question.reads else 3,
+    return Row(_shown(question.arguments), statistics.median(ours), at_most=10 if question.reads else 3,
                note=f'{command:.1f} ms, less {less:.1f} ms, to {bare:.1f} ms')
 
 
@@ -282,17 +293,20 @@ class _Fleet:
         with open(os.devnull, 'w', encoding='utf-8') as output:
             began = time.perf_counter()
             code = manage.Manage(cfg.ConfigOpts(), output, said).run(
-                ['--config-file', self._config_file, *arguments.split(), '-f', 'json'])
+                self._words(arguments))
             took = time.perf_counter() - began
         if code not in (0, 3):
             raise RuntimeError(f'{arguments}: exit code {code}: {said.getvalue()}')
         return took
 
+    def _words(self, arguments: str) -> list[str]:
+        form = [] if 'fleet map' in arguments else ['-f', 'json']
+        return ['--config-file', self._config_file, *arguments.split(), *form]
+
     def memory(self, arguments: str) -> float:
         """The most memory that a process of a command has."""
-        done = subprocess.run([sys.executable, '-W', 'ignore', '-c', _MEASURED, '--config-file', self._config_file,
-                               *arguments.split(), '-f', 'json'], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                              text=True, check=True)
+        done = subprocess.run([sys.executable, '-W', 'ignore', '-c', _MEASURED, *self._words(arguments)], text=True,
+                              stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=True)
         return int(done.stderr.split()[-2]) / 1024
 
     def touch(self, host_uuid: str) -> float:
