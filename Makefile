@@ -14,6 +14,8 @@
 # make bench   the table of speeds
 # make bench-nova  the adapter beside Nova's own code
 # make docs    the documentation, into doc/build/html and releasenotes/build/html
+# make dist    the archive and the wheel of a release, installed and checked, and the packages that come along, into dist
+# make deb     packages for Debian 13, checked, into dist/debian
 # make lint    ruff, hacking, mypy
 # make setup   what all of these do first: packages, .venv; needed by none of them
 # make clean   remove what was made here; distribution packages stay
@@ -27,7 +29,7 @@ EXTRAS = libvirt,metrics,pictures,placement,test
 ARGS =
 DEPTH =
 
-.PHONY: help demo test thorough-test quick bench-nova crash-test host-test cloud-test debian-test nova-test model-check mutation-test nova-seams corpus bench docs lint setup clean
+.PHONY: help demo test thorough-test quick bench-nova crash-test host-test cloud-test debian-test nova-test model-check mutation-test nova-seams corpus bench dist deb docs lint setup clean
 .NOTPARALLEL:
 
 help:
@@ -124,6 +126,12 @@ bench-nova: $(VENV)/.installed $(VENV)/.packages-test
 
 docs: $(VENV)/.packages-docs
 	$(BIN)/tox run -e docs
+
+dist: $(VENV)/.made
+	$(BIN)/tox run -e dist
+
+deb: $(VENV)/.installed $(VENV)/.packages-host
+	$(BIN)/python -m devicetrack.tests.debian.package
 
 lint: $(VENV)/.packages
 	$(BIN)/tox run -e lint

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
 import os
 import pathlib
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from typing import Any
 from typing import Final
 
 from devicetrack.tests.cloud import guest
 from devicetrack.tests.debian import guide
+from devicetrack.tests.debian import inside
+from devicetrack.tests.debian import package
+from devicetrack.tests.debian import roots
 from devicetrack.tests.host import image as images
 
-ROOT: Final = pathlib.Path(__file__).with_name('root')
 KIND: Final = '13root'
 PACKAGES: Final = (
     # The compute host, and Nova's services around it.
@@ -42,80 +42,66 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog='make debian-test', description='Install devicetrack beside the Nova of Debian 13 by the commands of the '
         'documentation, adopt two guests, and go back.')
+    parser.add_argument('ways', nargs='*', metavar='WAY', help=f'how it is installed: {", ".join(inside.WAYS)}; both '
+                        'by default, one after the other')
     parser.add_argument('--keep', action='store_true', help='leave what changed in the root directory, and say where')
     options = parser.parse_args()
     # Ends by an exception, so that nothing is left behind.
     signal.signal(signal.SIGTERM, _end)
     try:
-        made = _made()
+        made = roots.made(KIND, PACKAGES)
+        statuses = []
+        for way in options.ways or inside.WAYS:
+            with roots.work(options.keep) as work:
+                _FILL[way](made, work)
+                statuses.append(_play(made, work, way))
+            if options.keep:
+                _say(f'kept: {work}')
     except images.CannotBuild as error:
         _say(str(error))
         return 1
-    work = pathlib.Path(tempfile.mkdtemp(prefix='run-', dir=images.cache()))
-    try:
-        _fill(made, work)
-        status = _play(made, work)
-    finally:
-        if options.keep:
-            _say(f'kept: {work}')
-        else:
-            shutil.rmtree(work)
-    _say(f'{int(not status)} passed, {int(bool(status))} failed')
-    return status
+    failed = len(list(filter(None, statuses)))
+    _say(f'{len(statuses) - failed} passed, {failed} failed')
+    return int(failed > 0)
 
 
-def _made() -> pathlib.Path:
-    """The root directory, made if there is none of this recipe: that takes minutes, and root.
-
-    :raises CannotBuild: it cannot be made here
-    """
-    if os.geteuid() != 0:
-        raise images.CannotBuild('The test makes and enters a root directory, which takes root.')
-    digest = hashlib.sha256(ROOT.read_bytes() + repr(PACKAGES).encode()).hexdigest()[:16]
-    made = images.cache() / f'debian{KIND}-{digest}'
-    images.cache().mkdir(mode=0o700, parents=True, exist_ok=True)
-    with images.one_builder(KIND):
-        if not made.exists():
-            for old in images.cache().glob(f'debian{KIND}-*'):
-                if not images.is_kept(old):
-                    shutil.rmtree(old)
-            new = made.with_suffix('.new')
-            if subprocess.run([ROOT, 'make', new, images.mirror(), *PACKAGES], stdin=subprocess.DEVNULL).returncode:
-                raise images.CannotBuild(f'The root directory was not made; {new} has what there is of it.')
-            new.rename(made)
-        images.keep(made)
-    return made
-
-
-def _fill(made: pathlib.Path, work: pathlib.Path) -> None:
-    """Bring the sources, committed or not, and install devicetrack by the first commands of the guide."""
-    project = work / 'upper' / PROJECT[1:]
-    project.parent.mkdir(parents=True)
-    subprocess.run(['git', 'clone', '--quiet', images.PROJECT, project], check=True)
-    listed = subprocess.run(['git', 'ls-files', '-z', '--cached', '--others', '--exclude-standard'],
-                            cwd=images.PROJECT, stdout=subprocess.PIPE, check=True).stdout
-    for name in filter(None, listed.decode().split('\0')):
-        if (images.PROJECT / name).is_file():
-            (project / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(images.PROJECT / name, project / name)
+def _fill(made: pathlib.Path, work: pathlib.Path, where: str, *blocks: str) -> None:
+    """Bring the sources and the image of the guests, and install devicetrack by commands of the guide."""
+    roots.bring_sources(work / 'upper' / PROJECT[1:])
     (work / 'upper' / IMAGE[1:]).write_bytes(guest.image())
-    environment, rights, *_later = guide.blocks('install', 'Debian and Ubuntu')
     # The packages that the mirror has now are those that a host upgrades to.
     upgrade, *_later = guide.blocks('install', 'Packages of Nova')
-    for block in (environment, rights, upgrade):
+    for block in (*blocks, upgrade):
         _say(f'# {block.rstrip()}')
-        subprocess.run([ROOT, 'enter', made, work, 'sh', '-ec', f'cd {PROJECT}\n{block}'], check=True)
+        roots.enter(made, work, f'cd {where}\n{block}')
 
 
-def _play(made: pathlib.Path, work: pathlib.Path) -> int:
+def _fill_environment(made: pathlib.Path, work: pathlib.Path) -> None:
+    environment, rights, *_later = guide.blocks('install', 'Debian and Ubuntu')
+    _fill(made, work, PROJECT, environment, rights)
+
+
+def _fill_packages(made: pathlib.Path, work: pathlib.Path) -> None:
+    directory = work / 'upper' / str(inside.PACKAGES)[1:]
+    directory.mkdir(parents=True)
+    for built in package.build():
+        if not built.name.startswith('devicetrack-doc_'):
+            shutil.copy(built, directory)
+    install, *_later = guide.blocks('install', 'Packages for Debian 13')
+    _fill(made, work, str(inside.PACKAGES), install)
+
+
+_FILL: Final = {'environment': _fill_environment, 'packages': _fill_packages}
+
+
+def _play(made: pathlib.Path, work: pathlib.Path, way: str) -> int:
     """Run inside.py in the booted root directory, and end all that runs there.
 
     :returns: its status
     """
-    with subprocess.Popen(['setpriv', '--pdeathsig', 'KILL', '--', ROOT, 'boot', made, work]) as booted:
+    with subprocess.Popen(['setpriv', '--pdeathsig', 'KILL', '--', roots.ROOT, 'boot', made, work]) as booted:
         try:
-            inside = _inside(booted)
-            return subprocess.run([*inside, 'python3', '-W', 'ignore', '-m', 'devicetrack.tests.debian.inside', IMAGE],
+            return subprocess.run([*_inside(booted), 'python3', '-W', 'ignore', '-m', inside.__name__, IMAGE, way],
                                   stdin=subprocess.DEVNULL).returncode
         finally:
             # With process 1 all others end, and only then unshare.
@@ -135,14 +121,14 @@ def _inside(booted: subprocess.Popen[bytes]) -> list[str]:
     """
     until = time.monotonic() + BOOT_S
     while booted.poll() is None and time.monotonic() < until:
-        inside = ['nsenter', '--target', *_children(booted), '--all', '--root', '--wdns=/', 'env',
+        enter = ['nsenter', '--target', *_children(booted), '--all', '--root', '--wdns=/', 'env',
                   '--ignore-environment', 'HOME=/root', 'LANG=C.UTF-8', f'PYTHONPATH={PROJECT}',
                   'PYTHONDONTWRITEBYTECODE=1', 'PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin']
-        asked = subprocess.run([*inside, 'systemctl', 'is-system-running', '--wait'], text=True,
+        asked = subprocess.run([*enter, 'systemctl', 'is-system-running', '--wait'], text=True,
                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         # Units of a machine's own hardware fail here.
         if asked.stdout.strip() in ('running', 'degraded'):
-            return inside
+            return enter
         time.sleep(_LOOK_AGAIN_S)
     raise TimeoutError('systemd does not run')
 

@@ -26,6 +26,8 @@ from devicetrack.tests.debian import guide
 
 UNIT: Final = 'nova-compute'
 LOG: Final = pathlib.Path('/var/log/nova/nova-compute.log')
+STATE: Final = pathlib.Path('/var/lib/devicetrack')
+PACKAGES: Final = pathlib.Path('/srv/packages')
 FILES: Final = ('/etc/nova/nova.conf', '/etc/nova/nova-compute.conf')
 # The kernel of this machine need not have persistent memory. A file stands for each namespace, for devicetrack by its
 # option and for Nova by what our ndctl prints: Nova makes /dev/pmem/NAME of it.
@@ -126,6 +128,10 @@ class Host:
         ndctl.unlink(missing_ok=True)
         ndctl.write_text(f'#!/bin/sh\necho {shlex.quote(json.dumps(listed))}\n')
         ndctl.chmod(0o755)
+        # Stock Nova zeroes the namespace of a guest that it reboots by daxio, which Debian 13 does not have.
+        daxio = pathlib.Path('/usr/bin/daxio')
+        daxio.write_text(f'#!/bin/sh\nexec head --bytes {SIZE} /dev/zero >"$3"\n')
+        daxio.chmod(0o755)
 
     def boots(self) -> dict[str, int]:
         """How many boots of guests each namespace has seen: the guest counts them in it."""
@@ -156,7 +162,63 @@ class Host:
         self.nova.force_down(self.name, down)
 
 
-def play(host: Host) -> None:
+class Environment:
+    """devicetrack is in a virtual environment, and the operator writes the drop-in."""
+
+    def __init__(self) -> None:
+        # The first two blocks have run already, where they reach the network.
+        _environment, _rights, self.check, self._drop_in, self._show, self._start = guide.blocks(
+            'install', 'Debian and Ubuntu')
+
+    def start(self, host: Host) -> list[str]:
+        """Start the service with devicetrack, and return its command line."""
+        install(self._drop_in)
+        shown = shlex.split(run(self._show))
+        run('systemctl daemon-reload')
+        running = host.started(lambda: run(self._start))
+        # An interpreter runs both programs.
+        check(running[1:] == shown, 'the unit starts what the guide says it shows')
+        return running
+
+    def end(self, host: Host) -> list[str]:
+        """Start stock Nova, and return its command line."""
+        run(f'systemctl stop {UNIT}')
+        os.remove(guide.file_of(self._drop_in)[0])
+        run('systemctl daemon-reload')
+        return host.started(lambda: run(f'systemctl start {UNIT}'))
+
+    def remove(self) -> None:
+        """The operator removes the virtual environment: it is a directory."""
+
+
+class Packages:
+    """devicetrack comes from its packages for Debian."""
+
+    def __init__(self) -> None:
+        # The first block has run already, where it reaches the network.
+        _install, self.check, self._link, self._remove = guide.blocks('install', 'Packages for Debian 13')
+
+    def start(self, host: Host) -> list[str]:
+        shown = run(f'systemctl show --property Environment --value {UNIT}')
+        check('DAEMON' not in shown, 'the packages leave the unit as it is')
+        return host.started(lambda: run(self._link))
+
+    def end(self, host: Host) -> list[str]:
+        return host.started(lambda: run(self._remove))
+
+    def remove(self) -> None:
+        """Nothing is left of the packages but the record, and not even that if the operator asks for it."""
+        purge = 'apt-get purge --yes devicetrack-nova python3-devicetrack'
+        run(purge)
+        check((STATE / 'devicetrack.sqlite').is_file(), 'a purge keeps the record')
+        run(f'dpkg --install {PACKAGES}/*.deb')
+        (STATE / 'remove-on-purge').touch()
+        run(purge)
+        left = run(f'find / -xdev -path {PACKAGES.parent} -prune -o -name "*devicetrack*" -print')
+        check(left == '', 'no file is left')
+
+
+def play(host: Host, way: Environment | Packages) -> None:
     """Run the commands of the guide in their order.
 
     :raises Failed: one of them does not do what the guide says
@@ -171,9 +233,7 @@ def play(host: Host) -> None:
         check(nova.wait(guest, 'ACTIVE')['status'] == 'ACTIVE', f'stock Nova has booted {guest}')
     host.wait_for_boots(0, 1, 1)
 
-    # The first two blocks have run already, where they reach the network.
-    _environment, _rights, check_line, drop_in, show, start = guide.blocks('install', 'Debian and Ubuntu')
-    answer = run(check_line, 3)
+    answer = run(way.check, 3)
     check('\nfailure' not in answer, 'the check finds nothing that keeps the host from changing')
     _check, plan, apply = guide.blocks('adopt', 'On one host')
     host.enable(False)
@@ -184,13 +244,8 @@ def play(host: Host) -> None:
     answer = run(apply)
     check(answer.count('adopted instance') == len(guests), 'both guests are adopted')
 
-    install(drop_in)
-    shown = shlex.split(run(show))
-    run('systemctl daemon-reload')
     host.force_down(False)
-    running = host.started(lambda: run(start))
-    # An interpreter runs both programs.
-    check(running[1:] == shown, 'the unit starts what the guide says it shows')
+    running = way.start(host)
     check(running[2:] == stock[2:], 'devicetrack-nova-compute has the arguments of nova-compute')
     check('devicetrack decides who gets them' in LOG.read_text(), "it says so in Nova's log")
     host.enable(True)
@@ -219,20 +274,21 @@ def play(host: Host) -> None:
     host.started(lambda: run(f'systemctl restart {UNIT}'))
     [withheld] = guide.blocks('operate', 'Back to Nova alone')
     compute_client.wait_for('nothing is withheld', lambda: 'nothing is withheld' in run(withheld))
-    run(f'systemctl stop {UNIT}')
-    os.remove(guide.file_of(drop_in)[0])
-    run('systemctl daemon-reload')
-    check(host.started(lambda: run(f'systemctl start {UNIT}')) == stock, 'the unit starts stock nova-compute again')
+    check(way.end(host) == stock, 'the unit starts stock nova-compute again')
     host.enable(True)
     nova.act(guests[0], 'reboot', {'type': 'HARD'})
     check(nova.wait(guests[0], 'ACTIVE')['status'] == 'ACTIVE', 'stock Nova reboots the guest')
+    way.remove()
 
 
-def main(image: str) -> int:
+WAYS: Final[dict[str, type[Environment | Packages]]] = {'environment': Environment, 'packages': Packages}
+
+
+def main(image: str, way: str) -> int:
     with services.Services(pathlib.Path(image).read_bytes(), threads=False) as cloud:
         host = Host(cloud)
         try:
-            play(host)
+            play(host, WAYS[way]())
         except (Failed, compute_client.TooLate, compute_client.Hangs, compute_client.Refused) as error:
             if LOG.exists():
                 say(LOG.read_text(errors='replace')[-services.LONGEST_LOG:])

@@ -11,6 +11,7 @@ import zipfile
 import testtools
 
 from devicetrack.tests import base
+from devicetrack.tests.debian import package
 from devicetrack.tests.unit.test_imports import imports_in
 from devicetrack.tests.unit.test_imports import module_name
 from devicetrack.tests.unit.test_imports import ROOT
@@ -108,5 +109,12 @@ class BuildTestCase(base.TestCase):
         self.assertEqual(set(), {name for name in self.sources if name.startswith(('share/', 'etc/'))
                                  and not name.endswith('-generator.conf')} - set(files))
 
-    def test_the_readme_has_the_version(self):
-        self.assertIn(f'Version {_setup()["metadata"]["version"]},', (ROOT.parent / 'README.rst').read_text())
+    def test_the_readme_and_the_package_for_debian_have_the_version(self):
+        version = _setup()['metadata']['version']
+        self.assertIn(f'Version {version},', (ROOT.parent / 'README.rst').read_text())
+        self.assertTrue((ROOT.parent / 'debian' / 'changelog').read_text().startswith(f'devicetrack ({version}) '))
+
+    def test_the_root_directory_for_debian_has_what_a_build_takes(self):
+        wanted = package.build_packages(package.CONTROL.read_text())
+        self.assertLessEqual({'debhelper', 'furo', 'lintian', 'python3-alembic', 'python3-yaml'}, set(wanted))
+        self.assertNotIn('python3-devicetrack', wanted)

@@ -24,6 +24,13 @@ class GuideTestCase(testtools.TestCase):
         self.assertIn('systemctl restart nova-compute', start)
         self.assertEqual([True, False], [guide.is_file(drop_in), guide.is_file(start)])
 
+    def test_the_packages_of_debian_have_a_block_for_the_network_then_check_drop_in_and_way_back(self) -> None:
+        install, check, link, remove = guide.blocks('install', 'Packages for Debian 13')
+        self.assertIn('apt-get install', install)
+        self.assertIn('devicetrack-nova-adopt --check', check)
+        self.assertIn('ln --symbolic /usr/share/devicetrack/nova-compute.conf', link)
+        self.assertIn('apt-get remove', remove)
+
     def test_every_drop_in_clears_what_it_sets_anew_or_names_the_program_alone(self) -> None:
         drop_ins = [guide.file_of(block) for section in ('Debian and Ubuntu', 'Units that start the program')
                     for block in guide.blocks('install', section) if guide.is_file(block)]
