@@ -335,7 +335,7 @@ class RewriteTestCase(GuestsTestCase):
                 domain = self.domain(**definitions)
                 if refuses:
                     error = self.assertRaises(exception.InvalidDocument, self.driver.rewrite_guest, wanted)
-                    self.assertIn(f'cards {two} is not at one of its addresses', str(error))
+                    self.assertIn(f'cards/{two} is not at one of its addresses', str(error))
                 else:
                     self.assertFalse(self.driver.rewrite_guest(wanted))
                 self.assertEqual(old, domain.defined)
