@@ -156,6 +156,7 @@ class Command(command.Command):
 
     app: Any
     exit_code = OK
+    exact: tuple[str, ...] = ()                 # fields with a time that people compare with other logs
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the options of the command."""
@@ -206,6 +207,13 @@ class Command(command.Command):
         width: int = parsed_args.max_width
         parsed_args.max_width = _UNLIMITED
         return width if width > 0 else screen.width_of(self.app.stdout)
+
+    def shown(self, value: Any, formatter: str, name: str) -> Any:
+        """Return a value as a screen shows it: a time as how long ago it was, unless its name is in ``exact``."""
+        if isinstance(value, Moment) and formatter == 'table' and name not in self.exact \
+                and screen.is_terminal(self.app.stdout):
+            return Shown(None, moments.ago(value.seconds))
+        return value
 
     def say(self, text: str) -> None:
         """Tell the person something besides the answer, on stderr."""
@@ -262,7 +270,8 @@ class Lister(Command, lister.Lister):
 
     def cells(self, parsed_args: argparse.Namespace, formatter: str) -> list[list[Any]]:
         """Return the rows as a formatter takes them, each in the order of ``columns``."""
-        return [cells([row[name] for name in self.columns], formatter) for row in self.rows(parsed_args)]
+        return [cells([self.shown(row[name], formatter, name) for name in self.columns], formatter)
+                for row in self.rows(parsed_args)]
 
     def nothing(self, parsed_args: argparse.Namespace) -> str:
         """Return the sentence for people when there are no rows."""
@@ -411,7 +420,8 @@ class ShowOne(Command, show.ShowOne):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
         fields = self.fields(parsed_args)
         _check_columns(parsed_args.columns, fields)
-        values = cells(tuple(fields.values()), parsed_args.formatter)
+        values = cells([self.shown(value, parsed_args.formatter, name) for name, value in fields.items()],
+                       parsed_args.formatter)
         if parsed_args.formatter == 'table':
             if not parsed_args.columns:         # leave out empty fields for people
                 said = {name: value for name, value in zip(fields, values, strict=True)

@@ -40,6 +40,7 @@ class History(base.Blocks):
     in_block: tuple[str, ...] = tuple(name for name in columns
                                       if name not in ('claim_id', 'number', 'host_uuid', 'serial'))
     prose = ('why',)
+    exact = ('at', 'first_at')
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         options.add_period(parser, 'events', ' If an instance has a device at this time, its last event before it '

@@ -136,6 +136,23 @@ class OwnersTestCase(RepairCommandTestCase):
             self.assertIn(told, line)
 
 
+class TimesTestCase(RepairCommandTestCase):
+
+    def test_a_screen_has_how_long_ago_it_was_and_a_pipe_the_time(self) -> None:
+        self.host.spawn(pmem=1)
+        self.program.run('device', 'cordon', 'vpmem/d0', '--no-wait')
+        self.host.audit()
+        self.assertRegex(self.program.run('request', 'list').out, r'asked 20\d\d-\d\d-\d\dT\S+; answered 20')
+        self.useFixture(fixtures.MonkeyPatch('devicetrack.cmd.screen.is_terminal', lambda _stream: True))
+        self.useFixture(fixtures.EnvironmentVariable('TERM', 'dumb'))
+        self.assertRegex(self.program.run('request', 'list').out, r'asked \d+ s ago; answered \d+ s ago')
+        self.assertRegex(self.program.run('device', 'list', '--long').out, r'\d+ s ago')
+        self.assertRegex(self.program.run('device', 'show', 'vpmem/d0').out, r'created_at +\| \d+ s ago')
+        self.assertRegex(self.program.run('device', 'history', 'vpmem/d0').out, r'^20\d\d-\d\d-\d\dT')
+        for row in self.program.ask('request', 'list'):
+            self.assertRegex(row['created_at'], r'^20\d\d-\S+Z$')
+
+
 class ScreensTestCase(RepairCommandTestCase):
     """Every list of default columns fits 80 characters, with the longest names that there are."""
 
