@@ -644,7 +644,7 @@ class RetirementTestCase(WipesTestCase):
     def test_only_a_device_on_its_way_back_is_retired(self) -> None:
         other = self.host.spawn(pmem=1)
         error = self.assertRaises(exception.RowStays, self.host.manager.operator.retire, 'vpmem', 'd1', other.uuid)
-        self.assertIn('it is active: release its instance first', error.reason)
+        self.assertIn('it is active: delete its instance in the compute service', error.reason)
         self.assertEqual('active', self.host.states()['d1'])
 
     def test_another_owner_than_the_confirmed_one(self) -> None:
