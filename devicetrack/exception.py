@@ -146,7 +146,7 @@ class HostInUse(DeviceTrackError):
 
     Nothing was read or changed. Stop the other service; a manager of this process releases its host in ``close()``.
     ``pid`` is the process that holds the lock, or None if the kernel of this host does not tell. ``by_command`` says
-    that it is a command in the place of the manager, which ends by itself.
+    that it is a command in place of the manager, which ends by itself.
     """
     host: str
     path: str
@@ -157,7 +157,7 @@ class HostInUse(DeviceTrackError):
         holder = 'another process' if self.pid is None else f'process {self.pid}'
         if self.by_command:
             return (f'{holder} holds {self.path}: a command works on host {self.host}, or on another host with the '
-                    'same state_path, in the place of its manager. Try again when it has ended')
+                    'same state_path, in place of its manager. Try again when it has ended')
         return (f'{holder} holds {self.path}: it manages host {self.host}, or another host with the same state_path. '
                 'Stop it first; if it is this process, close its manager')
 
@@ -389,7 +389,7 @@ class DepartureUnknown(DeviceTrackError):
 
 
 class InstanceNotClaimed(DeviceTrackError):
-    """The instance has no assignment here for the call, or only some that are on their way back. Claim again."""
+    """The instance has no assignment here for the call, or only some that are being released. Claim again."""
     instance_uuid: str
     wanted: str
     template = 'instance {instance_uuid} has no assignment that is {wanted}'

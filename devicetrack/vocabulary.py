@@ -63,7 +63,7 @@ WHOLE: Final = 'whole'
 TOGETHER: Final = 'together'
 EXCLUSION_MODES: Final = (PART, WHOLE, TOGETHER)
 
-# What happens to a free device that keeps bytes and that nothing proves clean.
+# What happens to a free device that stores data and that nothing proves clean.
 VERIFY: Final = 'verify'
 WIPE: Final = 'wipe'
 TRUST: Final = 'trust'

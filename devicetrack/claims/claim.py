@@ -451,7 +451,7 @@ class Claiming:
                   may_choose: bool) -> Record:
         """Replace a device that cannot be made ready by another one, in one transaction, and give it back.
 
-        If others use a device that keeps bytes, or wrote to it, its row ends at once, also if there is no other device:
+        If others use a device that stores data, or wrote to it, its row ends at once, also if there is no other device:
         what is on it is theirs, and no wipe for the instance may touch it. It stays withheld until something proves
         that it is clean. A full parent left nothing that has to go back.
 
@@ -485,7 +485,7 @@ class Claiming:
 
     def _take_instead(self, record: Record, left: Update | None, accepts: Callable[[str | None, str], bool] | None,
                       parent_gone: bool, theirs: bool) -> Record | None:
-        """Take another device in the place of one, and release that one.
+        """Take another device in place of one, and release that one.
 
         :param left: the change of the row of the first device; None ends it
         :param theirs: what is on the first one is of others
@@ -543,7 +543,7 @@ class Claiming:
                       exchanged: Sequence[tuple[DeviceKey, Hold]]) -> tuple[InstanceResources, list[Record]]:
         """Record the exchange, in one transaction.
 
-        :returns: the new devices of the claim, and the rows of its old ones, which are on their way back
+        :returns: the new devices of the claim, and the rows of its old ones, which are being released
         """
         holds = [hold for _key, hold in exchanged]
         try:

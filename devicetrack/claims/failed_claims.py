@@ -1,7 +1,7 @@
 """The end of claims that failed, and of commits in doubt: devices that a caller will never have go back.
 
 The callers know that these claims failed, so nobody else gives the devices back. A file for each claim names the
-instance. It lasts until the devices of the claim are on their way back.
+instance. It lasts until the devices of the claim are being released.
 """
 
 from __future__ import annotations
@@ -296,7 +296,7 @@ class FailedClaims:
         :param claim_id: None for a claim that took no device
         :param moves: the migration of the claim, if it had one
         :param wait: wait until devices are back that no guest could use, for a claim that may take them again
-        :returns: the rows that it had of devices that are back or on their way back; none if another claim of its
+        :returns: the rows that it had of devices that are back or being released; none if another claim of its
             migration stands, so that the guest does not miss them
         :raises StoreError: the claim may stay as it is
         :raises DriverError: nobody knows whether the guest runs; the claim stays as it is
@@ -313,7 +313,7 @@ class FailedClaims:
         except exception.StoreError:
             raise
         except exception.DeviceTrackError as error:
-            LOG.warning('Devices of the failed claim of instance %(instance)s are on their way back: %(error)s',
+            LOG.warning('Devices of the failed claim of instance %(instance)s are being released: %(error)s',
                         {'instance': instance_uuid, 'error': error})
         return [] if stands else taken
 
@@ -407,7 +407,7 @@ class FailedClaims:
         claims away from the guest, and nothing in the rows tells two claims of one migration apart if they take no
         device. Without such claims it reads nothing.
 
-        :returns: the rows that these claims had of devices that are back or on their way back
+        :returns: the rows that these claims had of devices that are back or being released
         :raises StoreError: no answer
         :raises DriverError: nobody knows whether the guest runs on the devices of such a claim
         """
@@ -452,7 +452,7 @@ def _end_of(records: Sequence[Record], taken: Sequence[Record], moves: Collectio
 def _only_left(records: Sequence[Record], moves: Collection[str], taken: Sequence[Record]) -> bool:
     """Whether an instance has left devices here for one of these migrations, and has none of the migration.
 
-    :param taken: the rows of a claim for it, which do not count on their way back
+    :param taken: the rows of a claim for it, which do not count while they are released
     """
     ours = [record for record in records if record.migration_uuid in moves
             and not (record in taken and record.state == vocabulary.RELEASING)]

@@ -71,7 +71,7 @@ class HostLock:
 
     It also locks the directory itself, so that nobody becomes a second manager if the lock file is removed.
 
-    :param by_command: a command takes the host in the place of its manager; the lock file says so to others
+    :param by_command: a command takes the host in place of its manager; the lock file says so to others
     :raises HostInUse: another process, or another manager in this one, holds it
     :raises UnsafePath: users other than the service's can change the directory or the file
     :raises InvalidConfiguration: the directory cannot be created or used

@@ -85,7 +85,7 @@ class Life:
         return list(map(DeviceAssignment.from_record, used)), list(map(DeviceAssignment.from_record, beside))
 
     def is_released(self, records: Sequence[Record], before_move: bool) -> bool:
-        """Whether all devices of an instance are on their way back, although its guest should have some here.
+        """Whether all devices of an instance are being released, although its guest should have some here.
 
         These do not count, since a guest that should have no other devices starts without any: devices that are set
         aside, those that the instance left for none in a move on this host, and those of a move on this host that was
@@ -180,7 +180,7 @@ class Life:
         """Record that a guest runs on its devices.
 
         :returns: the rows of the devices that it uses
-        :raises InvalidTransition: its devices are on their way back
+        :raises InvalidTransition: its devices are being released
         :raises StoreError: the guest runs anyway, and an audit records that
         """
         records = self._rows.of_instance(instance_uuid)
@@ -193,7 +193,7 @@ class Life:
         return self.used_by_guest(self._rows.of_instance(instance_uuid), before_move)
 
     def set_aside(self, instance_uuid: str) -> None:
-        """Record that an instance comes to this host without devices: its guest misses none that is on its way back.
+        """Record that an instance comes to this host without devices: its guest misses none that is being released.
 
         Such a device may be here for long, if its wipe fails. The row says it, since only a claim knows it. A wipe that
         waits or runs ends without effect, as the row has changed, and an audit begins it again.
@@ -246,7 +246,7 @@ class Life:
         self.settle(Settlement(give=tuple(records)), wait)
 
     def release(self, leaving: Sequence[Record], wait: bool = True) -> None:
-        """Take devices that are on their way back from the host, and then their rows from the store.
+        """Take devices that are being released from the host, and then their rows from the store.
 
         :param wait: wait for wipes; False wipes devices in the background
         """
@@ -304,7 +304,7 @@ def taken_back(records: Sequence[Record]) -> list[str]:
 
 
 def is_set_aside(record: Record) -> bool:
-    """Whether a device on its way back is none that the guest should have: see :meth:`Life.set_aside`."""
+    """Whether a device being released is none that the guest should have: see :meth:`Life.set_aside`."""
     return record.role == vocabulary.OLD and record.migration_uuid is None
 
 

@@ -305,7 +305,7 @@ class ClaimManager:
             :class:`~devicetrack.objects.DeviceRequest`; None and {} claim nothing, for a flavor that asks for nothing.
             The claim skips classes that cannot count devices of this library, and providers of other hosts; its
             ``skipped`` lists those providers. A claim
-            for nothing tells this host that the guest misses none of the instance's devices that are on their way back;
+            for nothing tells this host that the guest misses none of the instance's devices that are being released;
             like every claim for a move, it waits while another call gives back devices of the instance
         :param limits: unused, since devices have no overcommit; accepted because callers pass it
         :raises NoFit: no free device matches a part of the request; the error says why, and nothing is held
@@ -411,7 +411,7 @@ class ClaimManager:
         :raises InvalidDocument: without ``new_definition``, after a boot: the hypervisor's definition does not say
             which device each of its paths meant, for example because this library did not write it. The guest can
             start only from a new one
-        :raises InstanceNotClaimed: all devices that the instance has here are on their way back. It was released; or
+        :raises InstanceNotClaimed: all devices that the instance has here are being released. It was released; or
             its claim failed; or it left them in a move to another host, and nothing was claimed for it here since
         :raises RowsMissing: the store is older than the instance's guest, and does not know all devices of the guest
         :raises MigrationUndecided: the instance moves on this host, and the service does not say whether the move goes
@@ -420,7 +420,7 @@ class ClaimManager:
         :raises StoreError: no answer; a move that is over, or a claim that failed, may not have ended here
         :raises NoFit: a device could not be made ready, and there is no other; the error names each that failed
         :raises DeviceError, ParentFull: a device could not be made ready. As after NoFit, all of them stay held and
-            recorded, except one that keeps bytes and that others use or have written to
+            recorded, except one that stores data and that others use or have written to
         :raises HypervisorUnreachable: no answer; devices may be half made, and the next call continues
         :raises UsersUnknown: a claim of the instance failed, and nobody can read whether a guest runs on its devices
         """
@@ -437,7 +437,7 @@ class ClaimManager:
             if not used and not before_move and host.life.misses(records, gave):
                 raise exception.InstanceNotClaimed(uuid, failed_claims.NOT_FAILED)
             if host.life.is_released(records, before_move):
-                raise exception.InstanceNotClaimed(uuid, 'not on its way back')
+                raise exception.InstanceNotClaimed(uuid, 'not being released')
             real = host.claiming.realize(used)
             if not new_definition:
                 host.definitions.bring_one(uuid)
@@ -528,7 +528,7 @@ class ClaimManager:
         from now on. Devices that it left on this host stay its own until somebody confirms the move.
 
         :param before_move: as :meth:`realize`
-        :raises InvalidTransition: its devices are on their way back
+        :raises InvalidTransition: its devices are being released
         """
         # First and last: wherever an error comes from, the guest runs, and the claim must not give its devices back.
         self._unfinished.note_start(uuid := str(getattr(instance, 'uuid', None)))
@@ -906,7 +906,7 @@ class ClaimManager:
         """Return the devices that one instance or all instances hold on this host, from memory. No I/O.
 
         For a service that asks often, or while it holds a lock of its own: the call takes some microseconds, plus some
-        for each device. It returns devices in no order and in every role, also those on their way back, as immutable
+        for each device. It returns devices in no order and in every role, also those being released, as immutable
         values. The rows are the authority, and memory is a copy of them. In the middle of a claim memory has devices
         that no row has yet, and it has a row that somebody else wrote only after the next audit. :meth:`resources_of`
         reads the rows.
@@ -929,7 +929,7 @@ class ClaimManager:
         return self._parts.state_path
 
     def wipes(self) -> list[Wipe]:
-        """List the devices on their way back that need a wipe, with the progress and the failures."""
+        """List the devices being released that need a wipe, with the progress and the failures."""
         host = self._started()
         return host.wipes.of(host.rows.all())
 

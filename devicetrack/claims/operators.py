@@ -52,7 +52,7 @@ class Operator:
     def admit(self, kind: str, identifier: str, wipe: bool = False, word: Word | None = None) -> Withheld:
         """Hand out a device again that was forgotten or retired, because somebody knows that it is clean.
 
-        If the device keeps bytes and is not proven clean, the manager then reads all of it in the background first.
+        If the device stores data and is not proven clean, the manager then reads all of it in the background first.
 
         :param wipe: wipe a device that was forgotten or retired, or is unproven, whatever is on it. The wipe runs in
             the background, and the device is admitted when it is proven clean. A restart drops the request
@@ -76,14 +76,14 @@ class Operator:
         return self._started().withheld.all()
 
     def retire(self, kind: str, identifier: str, instance_uuid: str, reason: str = '') -> Withheld:
-        """End the row of a device that is on its way back and cannot be wiped, and never hand out the device again.
+        """End the row of a device that is being released and cannot be wiped, and never hand out the device again.
 
         The device is withheld as retired until :meth:`admit`, also over restarts. Nothing is wiped. Idempotent.
 
         :param instance_uuid: the device's owner, which confirms that the caller means this device
         :returns: why the device is withheld; ``changed`` is False if it was retired already
         :raises NotAssigned: the device has no owner and is not retired
-        :raises RowStays: it is not on its way back, has another owner or is being wiped, a domain names it, one of
+        :raises RowStays: it is not being released, has another owner or is being wiped, a domain names it, one of
             these is unknown, or the host is report-only; nothing was changed
         :raises BadRequest: a name is not a string that UTF-8 can write, ``instance_uuid`` is not a UUID, or ``reason``
             is not one printable line

@@ -1,7 +1,7 @@
 """The end of the give path: devices leave the host, then their rows leave the store, then they are free.
 
-No start and no audit waits for a wipe. A thread gives back a device that keeps bytes by the steps of a release, one
-device at a time. Until the wipe is proven, the row says that the device is on its way back, and the ledger holds it. If
+No start and no audit waits for a wipe. A thread gives back a device that stores data by the steps of a release, one
+device at a time. Until the wipe is proven, the row says that the device is being released, and the ledger holds it. If
 a wipe ends early (an error, the end of the process, another manager), that stays so, and the next audit starts the wipe
 again. The wipe itself is a child process with the device's lock: see
 :meth:`devicetrack.virt.driver.VirtDriver.unclaim`. The thread holds no lock of this process while it wipes. It takes
@@ -50,7 +50,7 @@ Answers = Mapping[DeviceKey, exception.DriverError | None]
 
 
 class Releasing:
-    """Releases devices whose rows say that they are on their way back."""
+    """Releases devices whose rows say that they are being released."""
 
     def __init__(self, host: ThisHost, rows: Rows, withheld: WithheldDevices) -> None:
         self._ledger, self._rows, self._driver, self._withheld = rows.ledger, rows, host.driver, withheld
@@ -124,7 +124,7 @@ class Releasing:
     def end(self, leaving: Sequence[Record], answers: Answers) -> None:
         """Remove the rows of the devices that were taken back, and free them. The caller works on the instance.
 
-        The row of a device that keeps bytes, that was only claimed and cannot be taken back, ends too. No guest of the
+        The row of a device that stores data, that was only claimed and cannot be taken back, ends too. No guest of the
         instance had the device, so nothing on it is the instance's, and no wipe for the instance may touch it. It stays
         withheld until something proves that it is clean. If a row has changed since :meth:`leave_host`, all rows stay.
 
@@ -204,7 +204,7 @@ _RAREST: Final = 64
 
 
 class Wipe(NamedTuple):
-    """A device on its way back that needs a wipe before anybody gets it.
+    """A device being released that needs a wipe before anybody gets it.
 
     ``progress`` is None while the device waits for its turn, or if the driver does not know it. ``failed`` counts the
     failed tries to give it back. ``reason`` says why the last try did not give it back, also if that was no failure (a
@@ -460,7 +460,7 @@ class Wipes:
             return any(key in self._working for key in keys)
 
     def of(self, records: Collection[Record]) -> list[Wipe]:
-        """The progress of the devices on their way back by these rows that need a wipe. Quick."""
+        """The progress of the devices being released by these rows that need a wipe. Quick."""
         rows = [record for record in records if record.state == vocabulary.RELEASING and record.kind in self._kinds]
         progress = self._driver.wiping([record.key for record in rows]) if rows else {}
         failures = self._withheld.failures

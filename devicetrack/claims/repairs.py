@@ -425,7 +425,7 @@ class Repairs:
             works on it, it has a domain here, a domain names one of its devices, it is moving, the service says that it
             is here, or one of these is unknown. A service that answers and leaves it out does not know it. Also while
             the host is report-only
-        :raises DriverError: a device could not be taken back; its row stays, on its way back, and an audit tries again
+        :raises DriverError: a device could not be taken back; its row stays, being released, and an audit tries again
         :raises HypervisorUnreachable, StoreError: no answer
         """
         # An audit may call this, and waits for no instance.
@@ -489,7 +489,7 @@ class Repairs:
 
     def retire(self, key: DeviceKey, instance_uuid: str, reason: str = '',
                claims: frozenset[str] | None = None) -> Withheld:
-        """End the row of a device that is on its way back and cannot be taken back, and never hand it out again.
+        """End the row of a device that is being released and cannot be taken back, and never hand it out again.
 
         It is withheld first, so after an error it may be withheld as retired and still have its row. Nothing is wiped.
         A device that is retired already, and that no instance holds, stays retired.

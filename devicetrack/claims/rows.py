@@ -218,7 +218,7 @@ class Rows:
         return records
 
     def there(self, instance_uuid: str) -> list[Record]:
-        """The rows of one instance that are not on their way back."""
+        """The rows of one instance that are not being released."""
         return [record for record in self.of_instance(instance_uuid) if record.state != vocabulary.RELEASING]
 
     def of_devices(self, keys: Iterable[DeviceKey]) -> dict[DeviceKey, Record]:

@@ -96,7 +96,7 @@ class Starter(NamedTuple):
 
     ``metering`` reports the work. ``refusals`` has the refused claims, and ``unfinished`` what the manager has begun,
     over all its starts of the host. ``go_on`` calls a function with the start that goes on with what an earlier one
-    began. ``by_command`` says that a command starts the host in the place of its manager.
+    began. ``by_command`` says that a command starts the host in place of its manager.
     """
 
     metering: Metering
@@ -173,7 +173,7 @@ class Running:
     def audit(self) -> list[Finding]:
         """Audit the host, and carry out the requests of commands: see :meth:`.Audit.run`.
 
-        A command in the place of the manager leaves them to the manager: it does not have the compute service, which
+        A command in place of the manager leaves them to the manager: it does not have the compute service, which
         may refuse them, and ends before the wipes that they ask for.
         """
         return self.audits.run(lambda: not self.starter.by_command and self.operator_requests.answer_waiting())

@@ -1,6 +1,6 @@
 """Proves free devices clean: a quick look, reading in the background, or a wipe that an operator asks for.
 
-A device that keeps bytes keeps the data of its guests, but rows come and go: a store is new, is restored to an older
+A device that stores data keeps the data of its guests, but rows come and go: a store is new, is restored to an older
 state, or loses a row by hand. So a device of such a kind is free only while a proof on the host itself says that it is
 clean (:meth:`devicetrack.virt.driver.VirtDriver.prove`). The thread here reads one device at a time, and never writes
 unless the option or an operator says so. Meanwhile it holds no lock of this process, and neither a start nor an audit
@@ -180,7 +180,7 @@ class Unproven:
               seen: str | None = None) -> Withheld:
         """Admit a device that was forgotten or retired; with ``wipe``, wipe a withheld device in the background.
 
-        Without ``word`` this ends only the doubt: if the device keeps bytes, the thread then reads all of it. A device
+        Without ``word`` this ends only the doubt: if the device stores data, the thread then reads all of it. A device
         that is being wiped is admitted when the wipe is proven.
 
         :param word: a person's word that a withheld device is clean, which is its proof from now on

@@ -306,7 +306,7 @@ class WithheldDevices:
 
     def _with_failures(self, reasons: Mapping[DeviceKey, frozenset[str]],
                        views: Views) -> Mapping[DeviceKey, frozenset[str]]:
-        """Add the devices that could not be given back, while their rows say that they are on their way back."""
+        """Add the devices that could not be given back, while their rows say that they are being released."""
         failing = [key for key in self.failures
                    if (row := views.owners.get(key)) is not None and row.state == vocabulary.RELEASING]
         return {**reasons, **{key: reasons.get(key, withholding.NO_REASON) | {vocabulary.NOT_GIVEN_BACK}
@@ -582,7 +582,7 @@ class WithheldDevices:
 
     @staticmethod
     def _advice(key: DeviceKey, inventory: Inventory) -> str:
-        """Say how an operator has a device proven that keeps bytes."""
+        """Say how an operator has a device proven that stores data."""
         if key in inventory.by_person:
             return 'a person has to clean it. Then use --clean-by-my-word REASON to say so'
         return 'use --wipe to have it wiped, or --clean-by-my-word REASON if you know that it is clean'

@@ -27,7 +27,7 @@ _OF_LINE: Final = ('resource_class', 'provider_uuid', 'parent', 'numa_node')
 
 
 class List(base.Lister):
-    """List the devices of this host: which are free, held, on their way back or withheld, and what can still be made.
+    """List the devices of this host: which are free, held, being released or withheld, and what can still be made.
 
     Reads the host, the hypervisor and the store, and changes nothing. "instance list" has the devices of each instance,
     also of other hosts. The reasons of withheld devices may be one audit behind: a reason that has ended since then may

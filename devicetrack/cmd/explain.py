@@ -100,7 +100,7 @@ class Explain(base.Lister):
         for line in explanation.withheld[:_SHOWN]:
             self.say(f'{line.kind}/{line.identifier} is withheld: {line.reason}')
         for line in explanation.kept[:_SHOWN]:
-            self.say(f'{line.kind}/{line.identifier} is {line.status}, and nobody gets it after its owner: '
+            self.say(f'{line.kind}/{line.identifier} is {line.status}, and will not be reassigned when it is released: '
                      f'{line.reason}')
         if len(explanation.withheld) > _SHOWN:
             self.say(f'{len(explanation.withheld) - _SHOWN} more are withheld: see devicetrack-manage device list '

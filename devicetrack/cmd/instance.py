@@ -106,7 +106,7 @@ def _condition(one: Record, found: Sequence[Record], hosts: Mapping[str, str]) -
 class Release(requesting.Requesting):
     """Give back the devices on this host of an instance that its compute service has forgotten.
 
-    Devices that keep bytes are wiped. The request is refused while the instance has a domain here or moves, a domain
+    Devices that store data are wiped. The request is refused while the instance has a domain here or moves, a domain
     names one of its devices, the service says that the instance is here, the hypervisor does not answer, or the host is
     report-only.
     """

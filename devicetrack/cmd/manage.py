@@ -90,8 +90,8 @@ class Manage(app.App):
                                              {'prog': NAME, 'allow_abbrev': False, **(argparse_kwargs or {})})
         parser.add_argument(
             '--config-file', action='append', default=[], metavar='PATH',
-            help='A configuration file; may be repeated, later ones count more. By default those of devicetrack in '
-                 '~/.devicetrack, ~, /etc/devicetrack and /etc.')
+            help='A configuration file; may be repeated, and later files override earlier ones. Default: '
+                 'devicetrack.conf in ~/.devicetrack, ~, /etc/devicetrack and /etc.')
         parser.add_argument(
             '--config-dir', action='append', default=[], metavar='DIR',
             help='A directory whose *.conf files are read after the configuration files; may be repeated.')

@@ -115,7 +115,7 @@ class Recover(base.Blocks):
         written = outcomes.count(rebuild.WRITE) + outcomes.count(rebuild.WIPE)
         self.say(f'host {name}: ' + (f'{base.count(written, "row")} would be written, and nothing was' if dry_run
                                      else f'wrote {base.count(written, "row")}'))
-        self.say('the devices of instances without a domain on this host are unknown')
+        self.say('devices of instances without a domain on this host cannot be recovered')
         for uuid in plan.migrations:
             self.say(f'migration {uuid} has not ended in these rows: ask the compute service for its status')
         for unknown in plan.unknown:

@@ -120,7 +120,7 @@ class Requesting(base.ShowOne):
 
 
 def start_unless_managed(app: Any, host: str) -> Running | None:
-    """Start a host in the place of its manager; None if that runs, and so answers requests.
+    """Start a host in place of its manager; None if that runs, and so answers requests.
 
     :raises HostInUse: another command works on the host, which answers none
     """

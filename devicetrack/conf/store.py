@@ -28,8 +28,8 @@ takes precedence.
 """),
     cfg.IntOpt('statement_timeout_s', default=30, min=1, max=3600, help="""
 Seconds that a server may work on one statement or one COMMIT, without waiting for locks. If the server has not answered
-``busy_timeout_s`` after this time, it counts as lost, as if the connection had broken: the outcome of a COMMIT is
-unknown until the server answers again. Raise it for a server that stalls for longer, for example while it fails over.
+``busy_timeout_s`` after this time, the connection is treated as broken: the result of a COMMIT is unknown
+until the server answers again. Raise it for a server that stalls for longer, for example while it fails over.
 An SQLite file has no server that could hang.
 """),
 ]

@@ -73,7 +73,7 @@ def _problem(views: Views, instance_uuid: str, key: DeviceKey) -> str | None:
         return f'the compute service says that the instance is {state}'
     row, device = views.owners.get(key), views.devices.get(key)
     if row is not None and row.state == vocabulary.RELEASING:
-        return f'instance {row.instance_uuid} has it, and it is on its way back'
+        return f'instance {row.instance_uuid} has it, and it is being released'
     if row is not None:
         return None if row.instance_uuid == instance_uuid else f'instance {row.instance_uuid} has it'
     for unknown in usage.unknown:

@@ -249,7 +249,7 @@ def _on_socket(now: Snapshot, nodes: frozenset[int | None]) -> frozenset[int | N
     return frozenset(node for node, socket in now.sockets.items() if socket in near)
 
 
-# -- another device in the place of one -------------------------------------------------------------------------------
+# -- another device in place of one -------------------------------------------------------------------------------
 
 
 def exchange(now: Snapshot, key: DeviceKey, accepts: Accepts | None = None,

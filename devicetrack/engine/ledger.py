@@ -46,7 +46,7 @@ def take(now: Snapshot, instance_uuid: str, demand: Demand, beside: bool = False
     """Hold devices for the whole demand, or nothing.
 
     :param beside: besides what the instance holds already, for an instance that moves
-    :raises InstanceHasClaim: the instance holds devices already, and not all of them are on their way back
+    :raises InstanceHasClaim: the instance holds devices already, and not all of them are being released
     :raises NoFit: with what is short
     """
     there = now.holdings(instance_uuid)
@@ -122,7 +122,7 @@ def put_back(now: Snapshot, hold: Hold) -> Snapshot:
 
 
 def releasing(now: Snapshot, keys: Iterable[DeviceKey]) -> Snapshot:
-    """Note that held devices are on their way back: they are being wiped or removed."""
+    """Note that held devices are being released: they are being wiped or removed."""
     return now.with_devices({device.key: device._replace(is_releasing=True)
                              for device in _known(now, keys) if device.state == HELD})
 

@@ -24,7 +24,7 @@ TRANSITIONS: Final = {
 # migration that took or left the device.
 LEAVES: Final = 'leaves'                    # a migration moves the instance to other devices
 STAYS: Final = 'stays'                      # the guest runs on it, or the migration is over and left it the device
-SET_ASIDE: Final = 'set aside'              # on its way back, it is none of the devices that the guest should have
+SET_ASIDE: Final = 'set aside'              # being released, it is none of the devices that the guest should have
 
 ROLE_TRANSITIONS: Final = {
     (vocabulary.CURRENT, LEAVES): vocabulary.OLD,

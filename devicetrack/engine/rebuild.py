@@ -77,7 +77,7 @@ def rebuild(host_uuid: str, guests: Sequence[GuestRecord], usage: Usage, invento
 
     :param guests: the records in the definitions of this host's guests
     :param rows: this host's rows in the store
-    :param byteless: the kinds whose devices keep no bytes that an instance wrote
+    :param byteless: the kinds whose devices store no data that an instance wrote
     :returns: each device once, in the order of :data:`OUTCOMES`
     """
     users = domains_by_device(usage)
@@ -93,9 +93,10 @@ def rebuild(host_uuid: str, guests: Sequence[GuestRecord], usage: Usage, invento
     own = {(key, claim.guest.instance_uuid) for key, claimed in claims.items() for claim in claimed if claim.named}
     others = named_for_another_kind(usage, {device.key for device in inventory.devices} | there.keys(),
                                     lambda key, domain_uuid: (key, domain_uuid) in own)
-    found += [Rebuilt(FOREIGN, key, None, None, f'{_names(domains)} and records it in no definition: see whose it is')
+    found += [Rebuilt(FOREIGN, key, None, None,
+                      f'{_names(domains)}, which has no devicetrack record of it: find its owner')
               for key, domains in users.items() if key not in claims and key not in there and key not in others]
-    found += [Rebuilt(UNUSED, device.key, None, None, 'no guest records it, and it keeps no bytes')
+    found += [Rebuilt(UNUSED, device.key, None, None, 'no guest records it, and it stores no data')
               if device.kind in byteless else
               Rebuilt(UNRECORDED, device.key, None, None,
                       'no guest records it: it may hold what an instance left, whose row was lost')

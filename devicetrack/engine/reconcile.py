@@ -405,7 +405,7 @@ class _Reconciliation:
                                            and migration not in known)))
 
     def _pending(self, key: Key, owner: str, used: bool, repair: str | None) -> Finding:
-        detail = f'on its way back from {owner}' + (', and a domain names it' if used else '')
+        detail = f'being released by {owner}' + (', and a domain names it' if used else '')
         proposal = 'remove it from the domain' if used else 'none: the next audit goes on with it'
         failure = self._failure(key)
         if failure is None:
@@ -536,7 +536,7 @@ class _Reconciliation:
 
 
 def _whose(record: Record) -> str:
-    return f'owner {record.instance_uuid}' + (', on its way back' if record.state == vocabulary.RELEASING else '')
+    return f'owner {record.instance_uuid}' + (', being released' if record.state == vocabulary.RELEASING else '')
 
 
 def replaced(views: Views) -> dict[DeviceKey, str]:

@@ -535,7 +535,7 @@ class Snapshot(NamedTuple):
     def owners_of_parts(self, key: DeviceKey) -> str | None:
         """Name the owners of parts of a device, or of it by another name; None if there are none.
 
-        Work on a device reaches its parts. Parts on their way back do not count, or two would wait for one another.
+        Work on a device reaches its parts. Parts being released do not count, or two would wait for one another.
         """
         device = self.devices.get(key)
         return None if device is None else self.who_excludes(

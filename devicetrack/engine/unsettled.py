@@ -168,7 +168,7 @@ class Unsettled:
                 status = f'calls {move.status}'
             if stale:
                 detail = (f'{record.role} for migration {record.migration_uuid} of {uuid}, which the compute service '
-                          f'{status}; what else is known does not settle it')
+                          f'{status}; where the instance runs decides, and that is not known')
                 proposal = 'see where the instance runs, and set it and its migration right in the compute service'
                 if move is None and state is None:
                     detail += ', and neither does it know the instance'

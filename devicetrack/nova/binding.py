@@ -262,7 +262,7 @@ class Binding:
         return current
 
     def has(self, instance_uuid: str) -> bool:
-        """Whether an instance has devices here, beside those that are on their way back."""
+        """Whether an instance has devices here, beside those that are being released."""
         return any(not one.releasing for one in self.manager.held(instance_uuid))
 
     def check_claimed(self, instance: Any, partners: DeviceMap) -> None:
@@ -364,7 +364,7 @@ class Binding:
                                         'recorded for it here: adopt its devices')
 
     def release(self, context: Any, instance: Any) -> None:
-        """Give back the devices of an instance whose guest is gone. Devices that keep bytes are wiped in background."""
+        """Give back the devices of an instance whose guest is gone. Devices that store data are wiped in background."""
         self._seen.discard(instance.uuid)
         with errors.left_to_the_audit(instance, 'The release'):
             self.manager.release(context, Subject(instance), wait=False)

@@ -50,7 +50,7 @@ def question(data: Any) -> LiveMigrationCheck | None:
 def put_answer(data: Any, check: LiveMigrationCheck, has: InstanceResources) -> None:
     """At the source: tell the guest's devices.
 
-    :param has: those of ``check``, perhaps beside earlier devices of the guest that are on their way back
+    :param has: those of ``check``, perhaps beside earlier devices of the guest that are being released
     """
     of_guest = {(one.kind, one.identifier) for one in check.devices or ()}
     has = InstanceResources(instance_uuid=has.instance_uuid, host_uuid=has.host_uuid, assignments=[

@@ -20,7 +20,7 @@ class DeviceAssignment(base.DeviceTrackObject):
     ``kind`` and ``identifier`` name the device on its host: a namespace by its name (``vpmem``), a mediated device by
     its UUID (``mdev``). ``role`` is ``current``, or in a move ``incoming`` (claimed at the destination; the guest does
     not run on it yet) or ``old`` (the guest left it; it is kept until the move ends). ``migration_uuid`` names that
-    move. ``state`` is ``claimed``, ``active`` (the guest runs on it) or ``releasing`` (on its way back). ``details``
+    move. ``state`` is ``claimed``, ``active`` (the guest runs on it) or ``releasing`` (being released). ``details``
     has the facts that only its kind knows, such as a label or an mdev type.
 
     ``position`` counts from 0 in the order of the request, which is the order of devices in the guest. ``claim_id``

@@ -268,7 +268,7 @@ class _Comparison:
         mine, held, leaving = (_only(part, name) for part in (have, share.held, share.leaving))
         recorded = f'the record has {self._said(held) or "none"}'
         if leaving:
-            recorded += f', and {self._said(leaving)} on their way back'
+            recorded += f', and {self._said(leaving)} being released'
         of = functools.partial(self._mismatch, consumer, share, name)
         proposal = 'see whether it is moving, or being built or deleted; else give it the allocations of its rows'
         if not mine:

@@ -154,7 +154,7 @@ def _amounts(consumer: values.Consumer, share: Share, providers: Collection[str]
     for name in sorted(classes):
         have, held, leaving = (_sum(view, providers, name) for view in (consumer.resources, share.held, share.leaving))
         if have not in (held, held + leaving):
-            more = f', and {leaving} on their way back' if leaving else ''
+            more = f', and {leaving} being released' if leaving else ''
             yield Obstacle(consumer.uuid, OTHER_AMOUNT, f'{have} {name} are allocated, but the record has {held}{more}')
 
 

@@ -140,7 +140,7 @@ class Lifecycle:
     def release(self, instance_uuid: str) -> None:
         """Delete an instance, in any state, on any host that has something of it. Do nothing if there is none.
 
-        Its guest is gone here when the call returns, and its devices are free or on their way back. A host that does
+        Its guest is gone here when the call returns, and its devices are free or being released. A host that does
         not answer follows when it is back.
         """
         self._check_open()

@@ -356,14 +356,14 @@ class FakeHost(fake_machine.Machine):
             assignment.key, self.relatives(assignment), usage)
 
     def is_untouched(self, assignment: DeviceAssignment) -> bool:
-        """Whether a device that keeps bytes was claimed and never made ready for a guest, and is as clean as then."""
+        """Whether a device that stores data was claimed and never made ready for a guest, and is as clean as then."""
         if assignment.key in self.lent or not self.was_never_ready(assignment):
             return False
         self._there(assignment)
         return assignment.key not in self.unproven
 
     def was_never_ready(self, assignment: DeviceAssignment, trusts: bool = False) -> bool:
-        """Whether a device that keeps bytes was claimed, and no guest of ours got it since it was proven clean."""
+        """Whether a device that stores data was claimed, and no guest of ours got it since it was proven clean."""
         key = assignment.key
         return key.kind in KEEPING and assignment.was_only_claimed and (
             key not in self.unproven or not trusts and self.lost_its_proof(key))

@@ -219,14 +219,14 @@ class Machine:
             self.given -= done
 
     def give(self, keys: Iterable[DeviceKey]) -> None:
-        """Note that devices which keep bytes are not clean, and that a guest of ours writes on those that were."""
+        """Note that devices which store data are not clean, and that a guest of ours writes on those that were."""
         with self.lock:
             keeping = {key for key in keys if key.kind in KEEPING}
             self.given |= keeping - self.unproven
             self.unproven |= keeping
 
     def disprove(self, keys: Iterable[DeviceKey]) -> None:
-        """Note that somebody else may have written to devices which keep bytes."""
+        """Note that somebody else may have written to devices which store data."""
         with self.lock:
             keeping = {key for key in keys if key.kind in KEEPING}
             self.unproven |= keeping

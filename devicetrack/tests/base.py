@@ -64,7 +64,7 @@ class TestCase(testscenarios.WithScenarios, base.BaseTestCase):
         return path
 
     def together(self, *calls: Callable[[], Any]) -> list[Any]:
-        """Run calls in a thread each, begun at once; the answers in order, an error in the place of its answer."""
+        """Run calls in a thread each, begun at once; the answers in order, an error in place of its answer."""
         answers: list[Any] = [None] * len(calls)
         barrier = threading.Barrier(len(calls))
 

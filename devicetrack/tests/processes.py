@@ -46,7 +46,7 @@ _LOADED: Final = (
 class Process:
     """A module that runs as ``python -m`` runs it, in a fork of a process that has it loaded.
 
-    ``-c`` in the place of a module's name, and a program's text after it, mean what they mean to ``python``. So does
+    ``-c`` in place of a module's name, and a program's text after it, mean what they mean to ``python``. So does
     the path of a script, which ends with ``.py``. The parameters are those of :class:`subprocess.Popen`; without
     ``stdin`` and ``stdout`` these are pipes.
     """

@@ -57,7 +57,7 @@ NO_PROOF = 'it has lost the proof that it is clean, and no guest of ours got it'
 
 
 def is_never_untracked(_key: DeviceKey) -> bool:
-    """Say of every device that it is tracked, for callers who know of no others."""
+    """Default: every device is tracked."""
     return False
 
 
@@ -135,7 +135,7 @@ class VirtDriver(abc.ABC):
         return None
 
     def wiped_kinds(self) -> frozenset[str]:
-        """Return the device kinds that keep bytes. Taking such a device back takes as long as writing all of it.
+        """Return the device kinds that store data. Taking such a device back takes as long as writing all of it.
 
         The answer never changes. By default there are none, and the manager takes every device back while its caller
         or its audit waits.
@@ -279,7 +279,7 @@ class VirtDriver(abc.ABC):
         they are. When somebody uses another device, the driver removes its proof, so that the device is wiped once that
         use ends. The driver holds the devices' locks, and asks
         the hypervisor right before it changes each device and once more after the last one: a guest may have been
-        started meanwhile. For devices that keep bytes, the driver durably records that a device is clean before it says
+        started meanwhile. For devices that store data, the driver durably records that a device is clean before it says
         that the device may be given to somebody else.
 
         :param confirm: called with each assignment under its device's lock, before the device is changed. An error
@@ -359,7 +359,7 @@ class VirtDriver(abc.ABC):
         """Prove that devices without an owner are clean, and record that durably on the host.
 
         The driver first takes the locks of the devices. By default a driver can prove nothing. A driver without devices
-        that keep bytes is never asked.
+        that store data is never asked.
 
         :param assignments: the devices, as assignments of nobody
         :param how: ``blank``: ask the host, and read no byte; ``read``: read every byte, and write none; ``wipe``: wipe

@@ -33,8 +33,8 @@ _EXIT_CODES: Final = (
           'does not fit.'),
 )
 _CONFIG: Final = (
-    ('--config-file PATH', 'A configuration file; may be repeated, later ones count more. Give the files of the '
-                           'service, in the same order. By default those of devicetrack in ~/.devicetrack, ~, '
+    ('--config-file PATH', 'A configuration file; may be repeated, and later files override earlier ones. Give the '
+                           'files of the service, in the same order. Default: devicetrack.conf in ~/.devicetrack, ~, '
                            '/etc/devicetrack and /etc.'),
     ('--config-dir DIR', 'A directory whose *.conf files are read after the configuration files; may be repeated.'),
 )

@@ -1,7 +1,7 @@
 """Makes tuples from rows, and parameters from tuples: both have the same fields in the same order.
 
 SQLite keeps a value of any type in any column, so a row that a broken program or disk changed may have a BLOB or a text
-in the place of a number. Such a row costs itself alone: see :func:`sound`.
+in place of a number. Such a row costs itself alone: see :func:`sound`.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ def at_rest(world: World, views: Mapping[str, LedgerView]) -> list[str]:
                   for key in host.machine.lent if key not in rows]
         # A device waits as long as a domain names it, or could come back on it from a managed-save image.
         named = {(use.kind, use.identifier) for use in host.machine.usage().uses}
-        wrong += [f'host {host.name}: {key.identifier} of {row.instance_uuid} is on its way back still'
+        wrong += [f'host {host.name}: {key.identifier} of {row.instance_uuid} is being released still'
                   for key, row in rows.items() if row.state == vocabulary.RELEASING and key not in named]
     return wrong
 

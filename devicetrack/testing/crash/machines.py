@@ -67,7 +67,7 @@ class Machine(fake.FakeHost):
         self.at_work = at_work
 
     def start_strange_guest(self, domain_uuid: str, keys: Collection[DeviceKey]) -> None:
-        """Start an unknown guest on these devices. The guest writes its name to the devices that keep bytes."""
+        """Start an unknown guest on these devices. The guest writes its name to the devices that store data."""
         self.start_guest(domain_uuid, [fake_guests.element(key.kind, self._addresses[key]) for key in keys],
                          define=False)
         for key in keys:

@@ -55,7 +55,7 @@ class Hypervisor:
         self._machine, self._host, self._world = machine, host, world
 
     def start_guest(self, instance_uuid: str, config: GuestConfig, define: bool = True) -> None:
-        """Start a guest with the result of ``guest_config``. The guest writes its name to devices that keep bytes."""
+        """Start a guest with the result of ``guest_config``. The guest writes its name to devices that store data."""
         self._machine.start_guest(instance_uuid, config.devices, define, config.metadata)
         self._world.guest_writes(self._host, instance_uuid)
 
@@ -426,7 +426,7 @@ class World:
                     host.machine.clean(key)
 
     def guest_writes(self, host_name: str, instance_uuid: str) -> None:
-        """Let a running guest write its name to each of its devices that keeps bytes."""
+        """Let a running guest write its name to each of its devices that stores data."""
         machine = self[host_name].machine
         rows = {(name, record.key): record for name, record in self.records()}
         for use in machine.usage().uses:

@@ -56,7 +56,7 @@ class GivingContract(base.KindTestCase):
     def test_a_device_that_is_taken_back_holds_nothing_of_its_guest(self) -> None:
         wanted = self.realized()
         if not self.kind.keeps_bytes:
-            self.skipTest('its devices keep no bytes')
+            self.skipTest('its devices store no data')
         self.world.write(wanted.identifier)
         self.assertFalse(self.world.is_clean(wanted.identifier), 'the world does not see what it wrote')
         self.unclaim(wanted)
@@ -65,7 +65,7 @@ class GivingContract(base.KindTestCase):
     def test_the_neighbour_of_a_device_that_is_taken_back_keeps_its_bytes(self) -> None:
         wanted, other = self.realized(), self.realized(self.world.devices[1], 1)
         if not self.kind.keeps_bytes:
-            self.skipTest('its devices keep no bytes')
+            self.skipTest('its devices store no data')
         self.world.write(other.identifier)
         self.unclaim(wanted)
         self.assertFalse(self.world.is_clean(other.identifier))
@@ -73,7 +73,7 @@ class GivingContract(base.KindTestCase):
     def test_a_device_that_is_not_clean_is_not_given_back(self) -> None:
         wanted = self.realized()
         if not self.kind.keeps_bytes:
-            self.skipTest('its devices keep no bytes')
+            self.skipTest('its devices store no data')
         self.world.write(wanted.identifier)
         self.world.cannot_clean()
         self.assertRaises(exception.DriverError, self.unclaim, wanted)
@@ -81,7 +81,7 @@ class GivingContract(base.KindTestCase):
     def test_a_device_with_bytes_is_not_blank(self) -> None:
         clean, written = self.assigned(), self.assigned(self.world.devices[1], 1)
         if not self.kind.keeps_bytes:
-            self.skipTest('its devices keep no bytes')
+            self.skipTest('its devices store no data')
         self.world.write(written.identifier)
         said = set(self.kind.is_blank([clean, written]))
         self.assertEqual(set(), said - {clean.identifier})
@@ -89,7 +89,7 @@ class GivingContract(base.KindTestCase):
     def test_reading_finds_what_a_guest_left_and_changes_nothing(self) -> None:
         wanted = self.assigned()
         if not self.kind.keeps_bytes:
-            self.skipTest('its devices keep no bytes')
+            self.skipTest('its devices store no data')
         self.world.write(wanted.identifier)
         with open(os.devnull) as lock:
             self.assertRaises(exception.NotProven, self.kind.read_through, wanted, lock.fileno(), threading.Event())
@@ -110,7 +110,7 @@ class GivingContract(base.KindTestCase):
 
     def check_reads(self) -> None:
         if not self.kind.keeps_bytes:
-            self.skipTest('its devices keep no bytes')
+            self.skipTest('its devices store no data')
         if type(self.kind).read_through is api.DeviceKind.read_through:
             self.skipTest('the kind cannot read its devices')
 
@@ -134,7 +134,7 @@ class GivingContract(base.KindTestCase):
     def only_claimed(self) -> DeviceAssignment:
         """Make an assignment that is being given back, and whose guest never got the device."""
         if not self.kind.keeps_bytes:
-            self.skipTest('its devices keep no bytes')
+            self.skipTest('its devices store no data')
         return self.assigned(state=vocabulary.RELEASING, was_realized=False)
 
     def check_is_touched(self, wanted: DeviceAssignment) -> None:

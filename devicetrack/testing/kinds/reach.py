@@ -22,10 +22,10 @@ class ReachContract(base.KindTestCase):
     def sharing(self) -> Iterator[tuple[str, str]]:
         """Find the pairs of a device and another whose bytes its owner reaches. Writes to the others.
 
-        A part may keep bytes that its whole does not show, and rivals may have none in common.
+        A part may store data that its whole does not show, and rivals may have none in common.
         """
         if not self.kind.keeps_bytes:
-            self.skipTest('its devices keep no bytes')
+            self.skipTest('its devices store no data')
         if not self.world.parts and not self.world.rivals:
             self.skipTest('the world names no parts and no rivals')
         for whole, parts in self.world.parts.items():
@@ -72,7 +72,7 @@ class ReachContract(base.KindTestCase):
 
     def test_the_owner_of_a_device_reaches_no_neighbour(self) -> None:
         if not self.kind.keeps_bytes:
-            self.skipTest('its devices keep no bytes')
+            self.skipTest('its devices store no data')
         proven = {name: device.details for name, device in self.stock().items()}
         first, second = self.world.devices[:2]
         self.assertNotIn(second, self.reached(first, proven))

@@ -53,9 +53,9 @@ class KindWorld(fixtures.Fixture, abc.ABC):
         one group must have a common token with the mode ``together``, and devices of two groups must not.
     ``parts``
         The identifiers of the parts, by the identifier of their whole: ``{'card': ['vf0', 'vf1']}``. All of them must
-        be in the stock. A part must have the whole as its ``parent``. If the kind keeps bytes, a test realizes the
+        be in the stock. A part must have the whole as its ``parent``. If the kind stores data, a test realizes the
         whole and writes to a part, as the guest that has the whole may. If the parts are away while a guest has the
-        whole, or keep no bytes, let :meth:`write` raise :class:`NotOnThisHost` for them.
+        whole, or store no data, let :meth:`write` raise :class:`NotOnThisHost` for them.
     ``rivals``
         Pairs of identifiers of devices that two guests cannot have at once: ``[('three', 'three-again')]``. Both must
         be in the stock.
@@ -105,7 +105,7 @@ class KindWorld(fixtures.Fixture, abc.ABC):
         raise NotOnThisHost('remove')
 
     def replace(self, identifier: str) -> None:
-        """Replace the device by another one of the same name. If the kind keeps bytes, the new one must not be clean.
+        """Replace the device by another one of the same name. If the kind stores data, the new one must not be clean.
 
         Take the old device away first. Give the new one everything that the host may reuse: a new file gets the size of
         the old one, and may get its inode number.

@@ -72,7 +72,7 @@ def text(sections: Sections) -> str:
 
 
 def pipeline(original: str) -> str:
-    """Nova's own pipeline with our filter in the place of the one that asks Keystone.
+    """Nova's own pipeline with our filter in place of the one that asks Keystone.
 
     :param original: Nova's api-paste.ini
     :raises ValueError: it has no such filter, or has it elsewhere

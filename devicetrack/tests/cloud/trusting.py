@@ -1,6 +1,6 @@
 """Identity of the cloud: there is none. Whoever reaches nova-api, on loopback, is its administrator.
 
-A filter of Nova's own pipeline (api-paste.ini), in the place of keystonemiddleware: it says of each request what the
+A filter of Nova's own pipeline (api-paste.ini), in place of keystonemiddleware: it says of each request what the
 middleware would say of an administrator's token. Releases of Nova have no ``noauth`` any more.
 """
 

@@ -20,7 +20,7 @@ HOST, PROVIDER, assignment = kinds.HOST, kinds.PROVIDER, kinds.assignment
 
 
 def prove_all(driver: interface.VirtDriver) -> None:
-    """Record that all devices which keep bytes are clean, as the manager has it done before claims may have them."""
+    """Record that all devices which store data are clean, as the manager has it done before claims may have them."""
     if isinstance(driver, libvirt_driver.LibvirtDriver):        # those of the fake driver are proven from the beginning
         inventory = driver.get_inventory()
         driver._proofs.record({device.key: device.details for device in inventory.devices

@@ -206,7 +206,7 @@ class CleaningContract(case.DriverTestCase):
             self.assertIn('ns0', self.unproven())
 
     def released(self, name: str, was_realized: bool = False, state: str = vocabulary.RELEASING) -> DeviceAssignment:
-        """The assignment of a namespace that is on its way back."""
+        """The assignment of a namespace that is being released."""
         device = self.devices()[DeviceKey('vpmem', name)]
         return case.assignment(self.instance, 'vpmem', name, device.parent, device.details, 0, state, was_realized)
 

@@ -139,7 +139,7 @@ class Machine:
         :param started: what :meth:`save` left: the first start goes on from there
         :param services: ports of :data:`SERVICES` as the machine sees it, each with the port of this machine's loopback
             where the service is. It reaches nothing else. Such a machine has its mediated devices below a PCI device,
-            for Nova's sake: their types are ``virtio-pci-1`` and ``virtio-pci-2`` in the place of ``mtty-1`` and
+            for Nova's sake: their types are ``virtio-pci-1`` and ``virtio-pci-2`` in place of ``mtty-1`` and
             ``mtty-2``
         :param functions: with an IOMMU and PCI functions to give away: ``DISKS``, :data:`SPLIT` and a group of
             three. It cannot be saved

@@ -144,7 +144,7 @@ class WireTestCase(base.TestCase):
         assert asked is not None
         self.assertEqual(uuids.instance, asked.instance_uuid)
         answer = LiveMigrationCheck.from_mdevs(uuids.instance, {uuids.a: 't'})
-        # An earlier device of the guest is on its way back.
+        # An earlier device of the guest is being released.
         has = InstanceResources.from_tuples(uuids.instance, [
             (uuids.provider, 'VGPU', identifier, MdevDetails(type='t', parent='p', parent_address=None,
                                                              device_api='vfio-pci', iommu_group=None, origin='created'))

@@ -1,6 +1,6 @@
 """``devicetrack-nova-compute`` with the Nova that is installed, up to where Nova makes its service.
 
-That needs a conductor, so something else stands in the place of ``Service.create`` here and says what it finds.
+That needs a conductor, so something else stands in place of ``Service.create`` here and says what it finds.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Live migrations of guests without devices: nothing of ours is in their data, and one may come where an earlier one of
-its devices is on its way back.
+its devices is being released.
 """
 
 from __future__ import annotations

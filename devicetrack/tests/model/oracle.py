@@ -68,7 +68,7 @@ def _of_guests(world: World, host: ModelHost, rows: dict[DeviceKey, Row]) -> Ite
         if row is None or row.instance_uuid != use.domain_uuid:
             yield f'{who} has {key.identifier} of host {host.name} without a row of its own'
         elif row.state == vocabulary.RELEASING and use.running and use.live:
-            yield f'{who} runs on {key.identifier} of host {host.name}, which is on its way back'
+            yield f'{who} runs on {key.identifier} of host {host.name}, which is being released'
     for key, of_key in users.items():
         if len(of_key) > 1:
             yield f'{key.identifier} of host {host.name} is used by {" and ".join(sorted(of_key))}'
@@ -144,7 +144,7 @@ def unfinished(world: World) -> list[str]:
             found += [f'{row.identifier} of host {name} is {row.role} of a migration still' for row in rows
                       if row.instance_uuid == guest.uuid
                       and (row.role != vocabulary.CURRENT or row.migration_uuid is not None)]
-        found += [f'{row.identifier} of host {name} is on its way back still' for row in rows
+        found += [f'{row.identifier} of host {name} is being released still' for row in rows
                   if row.state == vocabulary.RELEASING]
         if world.database_of(name).contexts(host.uuid):
             found.append(f'host {name} keeps the context of a migration')

@@ -140,7 +140,7 @@ def with_adapter() -> Any:
 
 
 def running(nova_class: Any) -> Any:
-    """The class that hosts have now in the place of one of Nova's: with the adapter its subclass, if it has one."""
+    """The class that hosts have now in place of one of Nova's: with the adapter its subclass, if it has one."""
     adapts = nova_service.SERVICE_MANAGERS['nova-compute'] == compute.MANAGER
     ours = [one for one in nova_class.__subclasses__() if one.__module__.startswith(f'{devicetrack.__name__}.nova.')]
     return ours[0] if adapts and ours else nova_class

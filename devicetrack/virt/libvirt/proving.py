@@ -40,7 +40,7 @@ LOG = log.logger(__name__)
 
 NO_KIND: Final = 'no device kind of this name is installed, or [devicetrack] device_kinds does not name it'
 
-NO_BYTES: Final = 'its kind keeps no bytes, so it needs no proof: devicetrack-manage device admit makes it free'
+NO_BYTES: Final = 'its kind stores no data, so it needs no proof: devicetrack-manage device admit makes it free'
 
 _Held = tuple[DeviceAssignment, api.DeviceKind, filelock.FileLock]
 _Results = dict[DeviceKey, exception.DriverError | None]
@@ -128,7 +128,7 @@ class Proving:
         return self._proofs.how(assignment.key, details.to_text(assignment.details)) is not None
 
     def _lost_its_proof(self, assignment: DeviceAssignment, kind: api.DeviceKind) -> bool:
-        """Whether a device that keeps bytes has no proof, though it had one and went to no guest of ours since.
+        """Whether a device that stores data has no proof, though it had one and went to no guest of ours since.
 
         What is on it is somebody else's then.
         """

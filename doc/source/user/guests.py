@@ -81,7 +81,7 @@ class Guests:
         return [etree.tostring(one, encoding='unicode', with_tail=False) for one in found], metadata
 
     def start_guest(self, uuid, devices, metadata=''):
-        """Define a guest, in the place of an earlier definition, and start it."""
+        """Define a guest, in place of an earlier definition, and start it."""
         self.connection.defineXML(self.definition(f'guest-{uuid}', uuid, devices, metadata)).create()
         self.keep()
 

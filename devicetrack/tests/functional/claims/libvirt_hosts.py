@@ -48,7 +48,7 @@ class Machine:
     # -- guests -------------------------------------------------------------------------------------------------------
 
     def start_guest(self, domain_uuid: str, elements: Collection[str], define: bool = True, metadata: str = '') -> None:
-        """Define a guest, in the place of what was defined before, and start it."""
+        """Define a guest, in place of what was defined before, and start it."""
         definition = libvirt_fixtures.guest(domain_uuid, GuestConfig(tuple(elements), metadata), self._kind,
                                             firmware=self._firmware)
         if define:

@@ -70,7 +70,7 @@ class PushingHost(base_fixtures.Fixture):
             return found.serialize()
 
     def restore(self, backup: bytes) -> None:
-        """Put a copy in the place of the store's file, and start the manager again."""
+        """Put a copy in place of the store's file, and start the manager again."""
         with open(os.open(self._remove(), os.O_WRONLY | os.O_CREAT, 0o600), 'wb') as file:
             file.write(backup)
         self.host.restart()

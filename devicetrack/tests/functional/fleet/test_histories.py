@@ -111,7 +111,7 @@ class TestHistories(MirrorTestCase):
         one.backup = one.pushing.backup()
 
     def put_back(self, one: _Lived, lots: random.Random) -> None:
-        """Put an older copy in the place of the store. Guests may have come and gone since."""
+        """Put an older copy in place of the store. Guests may have come and gone since."""
         one.had |= one.pushing.events()
         one.pushing.restore(one.backup)
         one.is_old = True

@@ -103,7 +103,7 @@ class FlatHost(fixtures.Fixture):
         return {uuid: self.direct.get_allocations(uuid).resources for uuid in consumers}
 
     def expected(self, layout: str) -> dict[str, values.Resources]:
-        """What they should hold, with what the service allocates beside it; for hosts with nothing on its way back."""
+        """What they should hold, with what the service allocates beside it; for hosts with nothing being released."""
         return {uuid: merging.merge({}, {self.node: CPU}, share.held) for uuid, share in expected.shares(
             self.manager.placed()[0], self.node, layout).items()}
 

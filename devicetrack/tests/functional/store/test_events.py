@@ -44,7 +44,7 @@ class EventsTestCase(StoreTestCase):
         return [one.event.event for one in self.store.events_of_device(identifier)]
 
     def releasing(self, row: Record, store: api.Store | None = None) -> Record:
-        """The row on its way back, and in the store."""
+        """The row being released, and in the store."""
         after = moved_on(row, state=vocabulary.RELEASING)
         (store or self.store).write(api.Changes(update=(api.Update(row, after),)))
         return after

@@ -38,7 +38,7 @@ OFFERED = {
 }
 
 # As a service that starts as root does: fork the daemon, drop to another user, then ask. The host's directories are
-# others, with a device of the kernel's that nobody has open in the place of a namespace.
+# others, with a device of the kernel's that nobody has open in place of a namespace.
 SERVICE = textwrap.dedent("""
     import fcntl, json, os, socket, sys
     from oslo_config import cfg

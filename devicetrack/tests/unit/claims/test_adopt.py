@@ -104,7 +104,7 @@ class AdoptTestCase(AdoptingTestCase):
         self.machine.before('wipe', exception.UnclaimFailed(record.kind, record.identifier, 'a bad block'), times=1)
         self.machine.delete_guest(self.instance.uuid)
         self.assertRaises(exception.UnclaimFailed, self.host.manager.release, self.host.context, self.instance)
-        self.assertIn('on its way back', self.refused(record.key))
+        self.assertIn('being released', self.refused(record.key))
 
     def test_what_the_host_does_not_have(self) -> None:
         self.assertIn('the host does not have it', self.refused(DeviceKey('vpmem', 'none')))
@@ -239,7 +239,7 @@ class FailedTestCase(AdoptingTestCase):
         plain = self.host.driver.disprove
 
         def disprove(keys: Iterable[DeviceKey]) -> None:
-            self.host.claim(Instance(), pmem=2)
+            self.together(lambda: self.host.claim(Instance(), pmem=2))
             plain(keys)
 
         self.patch(self.host.driver, 'disprove', disprove)

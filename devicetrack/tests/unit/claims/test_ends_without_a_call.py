@@ -172,7 +172,7 @@ class ComesBackTestCase(RegionTestCase):
 
 
 class TakenOffTestCase(base.TestCase):
-    """Devices that are on their way back are not the instance's any more."""
+    """Devices that are being released are not the instance's any more."""
 
     def test_after_a_release_that_waits_for_the_guest(self) -> None:
         host = self.useFixture(fixtures.Host(devices=1))

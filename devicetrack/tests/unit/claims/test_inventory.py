@@ -69,7 +69,7 @@ def hide_usage(host: fixtures.Host) -> None:
 
 
 def wipe(host: fixtures.Host) -> None:
-    """A wipe that failed: the device is on its way back still."""
+    """A wipe that failed: the device is being released still."""
     instance = host.spawn(pmem=1)
     host.machine.before('wipe', exception.UnclaimFailed('vpmem', 'd0', 'stuck'))
     with_error(lambda: host.delete(instance))

@@ -1,4 +1,4 @@
-"""All that an instance has on a host is on its way back: its guest starts there if it is to have no devices."""
+"""All that an instance has on a host is being released: its guest starts there if it is to have no devices."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class ComesWithoutDevicesTestCase(RegionTestCase):
 
 
 class LeftTestCase(RegionTestCase):
-    """All that an instance has here was left by a move from here, and is on its way back."""
+    """All that an instance has here was left by a move from here, and is being released."""
 
     def left(self, to: str = 'two') -> tuple[Any, Instance, Any]:
         moves = self.region()

@@ -441,7 +441,8 @@ class ExplainTestCase(CommandTestCase):
         self.host.manager.operator.cordon('vpmem', 'd0', reason='a new DIMM')
         answer = self.program.run('explain', '--resource', f'{fixtures.PMEM}=1')
         self.assertEqual(cmd_base.ATTENTION, answer.code)
-        self.assertIn('vpmem/d0 is held, and nobody gets it after its owner: cordoned: a new DIMM\n', answer.err)
+        self.assertIn('vpmem/d0 is held, and will not be reassigned when it is released: cordoned: a new DIMM\n',
+                      answer.err)
         self.assertNotIn('d1', answer.err)
 
     def test_an_alias_of_the_options_is_asked_for_by_its_class(self) -> None:

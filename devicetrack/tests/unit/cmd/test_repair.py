@@ -1,4 +1,4 @@
-"""Commands that change rows: beside a manager that works, and in the place of one that does not."""
+"""Commands that change rows: beside a manager that works, and in place of one that does not."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ class WaitingRequestTestCase(RepairCommandTestCase):
 
 
 class SecondCommandTestCase(RepairCommandTestCase):
-    """A command works in the place of the manager, and somebody runs another one."""
+    """A command works in place of the manager, and somebody runs another one."""
 
     def while_a_command_works(self, *arguments: str) -> program.Answer:
         self.host.manager.close()

@@ -106,7 +106,7 @@ class ChoiceTestCase(base.TestCase):
 
 
 class ExchangeTestCase(base.TestCase):
-    """Another device in the place of one that was accepted."""
+    """Another device in place of one that was accepted."""
 
     def exchange(self, parts, wanted, accepts=anything):
         ledger = hosts.ledger(*parts)

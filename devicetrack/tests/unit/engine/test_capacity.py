@@ -33,7 +33,7 @@ class CapacityMachine(stateful.RuleBasedStateMachine):
         self.claimed = {}                       # by name, keys of devices that are not made yet
         self.making = {}                        # made, and not told: (key, capacities, snapshot before it)
         self.used = {}
-        self.removing = {}                      # on their way back; in the world or not
+        self.removing = {}                      # being released; in the world or not
         self.readings = []                      # (snapshot before it, inventory)
 
     def look(self):

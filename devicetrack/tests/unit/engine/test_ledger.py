@@ -300,7 +300,7 @@ class ExchangeTestCase(base.TestCase):
         ledger.take('k', wants((VGPU, 1)))
         ledger.releasing([mdev('b', 'p0').key])
         [short] = self.assertRaises(exception.NoFit, ledger.exchange, hold.keys[0]).shortages
-        # The instance's own a and c do not count; b, which is on its way back, and the other instance's d do.
+        # The instance's own a and c do not count; b, which is being released, and the other instance's d do.
         self.assertEqual((VGPU, 1, 2, 0, 1, 1, 1), (short.resource_class, short.wanted, short.exist, short.free,
                                                     short.held, short.releasing, short.instances))
 

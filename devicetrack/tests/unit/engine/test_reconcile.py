@@ -53,8 +53,8 @@ class ExclusionTestCase(base.TestCase):
         ('functions alone', [claimed(FUNCTIONS[0]), claimed(FUNCTIONS[1], 'j')], None),
         ('a card and a function', [claimed(CARD), claimed(FUNCTIONS[0], 'j')],
          ('card', 'i', 't: its whole and something else of it are owned: vpmem/card: owner i; vpmem/f0: owner j')),
-        ('of one owner, one on its way back', [claimed(CARD, state='releasing'), claimed(FUNCTIONS[0])],
-         ('card', 'i', 'vpmem/card: owner i, on its way back; vpmem/f0: owner i')),
+        ('of one owner, one being released', [claimed(CARD, state='releasing'), claimed(FUNCTIONS[0])],
+         ('card', 'i', 'vpmem/card: owner i, being released; vpmem/f0: owner i')),
         ('a card and many functions', [claimed(one, 'j') for one in [*FUNCTIONS, CARD]],
          ('card', 'j', 'vpmem/f3: owner j and 3 more')),
         ('two wholes', [claimed(CARD), claimed(exclusive('other', ('t', 'whole')), 'j')],
@@ -138,7 +138,7 @@ class CompareTestCase(base.TestCase):
          [('recorded but unused', 'warning')]),
         ('gone, and a stranger names it so', views(usage(use('x', identifier=None)._replace(address='a')), there=(),
                                                    rows=[row()]), [('gone from the host', 'critical')]),
-        ('gone on its way back, and a domain misses it', views(usage(use('i', identifier=None)), there=(),
+        ('gone being released, and a domain misses it', views(usage(use('i', identifier=None)), there=(),
                                                                rows=[row(state='releasing')]),
          [('gone from the host', 'critical')]),
         ('its domain names something that is not found', views(usage(use('i', identifier=None)), rows=[row()]),
@@ -165,18 +165,18 @@ class CompareTestCase(base.TestCase):
         ('the same, and its kind could not be read', views(there=(), rows=[made()], boot_changed=True, known=('vpmem',),
                                                            unknown=[values.Unknown('mdev', 'no answer')]),
          [('view unknown', 'warning')]),
-        ('gone on its way back', views(there=(), rows=[row(state='releasing')]), [('gone from the host', 'warning')]),
-        ('gone on its way back, where its kind could not be read', views(
+        ('gone being released', views(there=(), rows=[row(state='releasing')]), [('gone from the host', 'warning')]),
+        ('gone being released, where its kind could not be read', views(
             there=(), rows=[row(state='releasing')], known=('mdev',),
             unknown=[values.Unknown('vpmem', 'ndctl failed')]),
          [('view unknown', 'warning'), ('release pending', 'note')]),
-        ('removed on its way back', views(there=(), rows=[made(state='releasing')]), [('release pending', 'note')]),
+        ('removed being released', views(there=(), rows=[made(state='releasing')]), [('release pending', 'note')]),
         ('its kind could not be read', views(there=(), rows=[row()], known=('mdev',),
                                              unknown=[values.Unknown('vpmem', 'ndctl failed')]),
          [('view unknown', 'warning')]),
         ('unhealthy and free', views(there=[UNHEALTHY]), [('unhealthy', 'warning')]),
         ('unhealthy and owned', views(usage(use('i')), there=[UNHEALTHY], rows=[row()]), [('unhealthy', 'warning')]),
-        ('on its way back', views(rows=[row(state='releasing')]), [('release pending', 'note')]),
+        ('being released', views(rows=[row(state='releasing')]), [('release pending', 'note')]),
         ('instance deleted', views(rows=[row()], instances={'i': 'deleted'}),
          [('owned by an instance that is over', 'warning')]),
         ('instance offloaded', views(rows=[row()], instances={'i': 'offloaded'}),
@@ -202,7 +202,7 @@ class CompareTestCase(base.TestCase):
          [('owned by an instance that is over', 'warning')]),
         ('instance forgotten, with its guest', views(RUNS_ON_OLD, rows=[row()], instances={'i': 'forgotten'}),
          [('owned by an instance that is over', 'warning')]),
-        ('instance forgotten, on its way back', views(rows=[row(state='releasing')], instances={'i': 'forgotten'}),
+        ('instance forgotten, being released', views(rows=[row(state='releasing')], instances={'i': 'forgotten'}),
          [('release pending', 'note')]),
         ('claimed for an instance that the service left out', views(rows=[row(state='claimed')], instances={}),
          [('owned by an unknown instance', 'warning')]),
@@ -259,11 +259,11 @@ class TextTestCase(base.TestCase):
         ('no row', views(usage(use('x'))),
          ['vpmem/a: used but unrecorded: domain x names it and no row does; foreign: no record of this host in its '
           'definition has it']),
-        ('on its way back, and named', views(usage(use('i')), rows=[row(state='releasing')]),
-         ['vpmem/a: release pending: on its way back from i, and a domain names it']),
-        ('gone on its way back, and named', views(usage(use('i')), there=(), rows=[row(state='releasing')]),
+        ('being released, and named', views(usage(use('i')), rows=[row(state='releasing')]),
+         ['vpmem/a: release pending: being released by i, and a domain names it']),
+        ('gone being released, and named', views(usage(use('i')), there=(), rows=[row(state='releasing')]),
          ['vpmem/a: gone from the host: the host does not have it; nothing proves what became of its bytes; owner i, '
-          'on its way back', 'vpmem/a: release pending: on its way back from i, and a domain names it']),
+          'being released', 'vpmem/a: release pending: being released by i, and a domain names it']),
         ('its guest runs without it', views(usage(use('i', live=False)), rows=[row()]),
          ['vpmem/a: recorded but unused: the guest of i runs without it, and the definition of its domain names it']),
         ('only a snapshot names it', views(usage(use('i', running=False, live=False)._replace(defined=False)),
@@ -278,7 +278,7 @@ class TextTestCase(base.TestCase):
         self.assertEqual(self.expected, [str(finding) for finding in reconcile.compare(self.seen)])
 
 
-FAILED = 'on its way back from i; that failed at 2001-09-09T01:46:40+00:00, because hot'
+FAILED = 'being released by i; that failed at 2001-09-09T01:46:40+00:00, because hot'
 
 
 class RetiredTestCase(base.TestCase):
@@ -298,17 +298,17 @@ class OneCauseTestCase(base.TestCase):
 
     scenarios = base.table(
         ('it was not tried yet', UNHEALTHY, None, [
-            ('unhealthy', 'hot; owner i, on its way back'), ('release pending', 'on its way back from i')]),
+            ('unhealthy', 'hot; owner i, being released'), ('release pending', 'being released by i')]),
         ('its wipe fails because it is unhealthy', UNHEALTHY, 'hot', [('release pending', FAILED)]),
         ('its wipe fails for another reason', UNHEALTHY, 'an error of the device', [
             ('release pending', FAILED.replace('hot', 'an error of the device')),
-            ('unhealthy', 'hot; owner i, on its way back')]),
+            ('unhealthy', 'hot; owner i, being released')]),
         ('it was tried, and has gone since', None, 'hot', [
-            ('gone from the host', 'the host does not have it; nothing proves what became of its bytes; owner i, on '
-             'its way back'), ('release pending', FAILED)]),
+            ('gone from the host', 'the host does not have it; nothing proves what became of its bytes; owner i, '
+             'being released'), ('release pending', FAILED)]),
         ('it is gone', None, None, [
-            ('gone from the host', 'the host does not have it; nothing proves what became of its bytes; owner i, on '
-             'its way back')]),
+            ('gone from the host', 'the host does not have it; nothing proves what became of its bytes; owner i, '
+             'being released')]),
         names=('device', 'failed', 'expected'))
 
     def test_is_reported_once(self):
@@ -347,7 +347,7 @@ class FailedBeforeTestCase(base.TestCase):
     def test_each_further_try_is_counted(self):
         [found] = reconcile.compare(views(there=[UNHEALTHY], rows=[row(state='releasing')]),
                                     {DEVICE.key: Cause(1_000_000_000, 'hot', 'host', 2)})
-        self.assertEqual('on its way back from i; that failed 2 times since 2001-09-09T01:46:40+00:00, the last time '
+        self.assertEqual('being released by i; that failed 2 times since 2001-09-09T01:46:40+00:00, the last time '
                          'because hot', found.detail)
 
     def test_a_device_that_has_an_owner_again_is_unhealthy_whatever_its_release_failed_of(self):
@@ -362,8 +362,8 @@ class DetailsTestCase(base.TestCase):
         ('another group', [made()], [mdev(iommu_group=8)], False,
          [('details differ', 'note', 'iommu_group is 8 and was recorded as 7', 'update details')]),
         ('another group, while it is being made', [made(state='claimed', iommu_group=None)], [mdev()], False, []),
-        ('another group, on its way back', [made(state='releasing')], [mdev(iommu_group=8)], False,
-         [('release pending', 'note', 'on its way back from i', 'retry release')]),
+        ('another group, being released', [made(state='releasing')], [mdev(iommu_group=8)], False,
+         [('release pending', 'note', 'being released by i', 'retry release')]),
         ('another path', [hosts.row(pmem(), 'i', 'active')], [pmem(devpath='/dev/dax1.0')], False,
          [('details differ', 'note', 'devpath is /dev/dax1.0 and was recorded as /dev/dax0.0', 'update details')]),
         ('no path', [hosts.row(pmem(), 'i', 'active')], [pmem(devpath='')], False,
@@ -383,11 +383,11 @@ class DetailsTestCase(base.TestCase):
            '4294967296; hot; owner i', None)]),
         ('another serial, which could not be read then or now', [hosts.row(UNREAD, 'i', 'releasing')],
          [UNREAD._replace(unhealthy='no answer')], False,
-         [('unhealthy', 'warning', 'no answer; owner i, on its way back', None),
-          ('release pending', 'note', 'on its way back from i', None)]),
-        ('another type, on its way back', [made(state='releasing')], [mdev(type='nvidia-36')], False,
+         [('unhealthy', 'warning', 'no answer; owner i, being released', None),
+          ('release pending', 'note', 'being released by i', None)]),
+        ('another type, being released', [made(state='releasing')], [mdev(type='nvidia-36')], False,
          [('unhealthy', 'critical', 'another device has its name: type is nvidia-36 and was recorded as nvidia-35; '
-           'owner i, on its way back', None)]),
+           'owner i, being released', None)]),
         ('another sort of details', [hosts.row(pmem(), 'i', 'active')],
          [pmem()._replace(details=mdev().details)], False,
          [('unhealthy', 'critical', 'another device has its name: type is devicetrack.MdevDetails and was recorded as '
@@ -460,7 +460,7 @@ class ReleaseTestCase(base.TestCase):
     GONE, OFFLOADED = {'i': 'deleted'}, {'i': 'offloaded'}
 
     scenarios = base.table(
-        ('on its way back', views(rows=[row(state='releasing')]), 'retry release'),
+        ('being released', views(rows=[row(state='releasing')]), 'retry release'),
         ('a domain names it', views(RUNS_ON_OLD, rows=[row(state='releasing')]), None),
         ('another domain names it', views(usage(use('x')), rows=[row(state='releasing')]), None),
         ('documents are unreadable', views(usage(unknown=['x']), rows=[row(state='releasing')]), None),

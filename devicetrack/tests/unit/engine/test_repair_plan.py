@@ -62,7 +62,7 @@ class PlanTestCase(base.TestCase):
         ('two domains name it', LOST._replace(usage=usage(use('i'), use('x'))), []),
         ('details changed', views(rows=[made()], there=[mdev(iommu_group=8)]),
          [('update details', 'm', 'active', 'active')]),
-        ('on its way back', views(rows=[row(pmem(), 'releasing')], there=[pmem()]),
+        ('being released', views(rows=[row(pmem(), 'releasing')], there=[pmem()]),
          [('retry release', 'a', 'releasing', None)]),
         ('deleted', views(rows=[row(pmem())], there=[pmem()], instances=DELETED), [('give back', 'a', 'active', None)]),
         ('deleted, with other details', views(rows=[row(pmem())], there=[pmem(devpath='/dev/dax9.0')],

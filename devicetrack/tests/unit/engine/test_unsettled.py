@@ -74,7 +74,7 @@ class MovingTestCase(base.TestCase):
                                                                  migrations=move('completed')), []),
         ('elsewhere, and nothing says how it got there', views(rows=[row()], instances=ELSEWHERE, migrations={}),
          [('owned by an instance that is over', 'warning')]),
-        ('the same beside one on its way back', views(rows=[hosts.row(namespace('b'), 'i', 'releasing'), row()],
+        ('the same beside one being released', views(rows=[hosts.row(namespace('b'), 'i', 'releasing'), row()],
                                                       there=[namespace('b'), DEVICE], instances=ELSEWHERE,
                                                       migrations={}),
          [('owned by an instance that is over', 'warning'), ('release pending', 'note')]),

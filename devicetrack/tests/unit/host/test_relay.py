@@ -1,4 +1,4 @@
-"""The way from a machine to a service, with a socket in the place of the machine."""
+"""The way from a machine to a service, with a socket in place of the machine."""
 
 from __future__ import annotations
 

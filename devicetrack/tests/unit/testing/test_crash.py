@@ -98,7 +98,7 @@ class WithHastyLife(service.Compute):
 
 
 class TrustfulLife(Life):
-    """Takes devices that were on their way back for wiped. Only who is killed in between can see the difference."""
+    """Takes devices that were being released for wiped. Only who is killed in between can see the difference."""
 
     def release_some(self, records, wait=True):
         if records:

@@ -521,7 +521,7 @@ class KindTestCase(base.TestCase):
         ('methods that are missing', [type('Half', (api.DeviceKind,), {'name': 'half', 'keeps_bytes': False})],
          'it fails with TypeError'),
         ('nothing said about bytes', [type('Silent', (Tape,), {'keeps_bytes': None})],
-         'it does not say whether its devices keep bytes'),
+         'it does not say whether its devices store data'),
         ('an error', [type('Failing', (Tape,), {'__init__': lambda *args: 1 / 0})], 'ZeroDivisionError'),
         ('a list of classes', [type('Listing', (Tape,), {'resource_classes': ['A']})], 'are no frozenset'),
         ('a class in small letters', [type('Small', (Tape,), {'resource_classes': frozenset(['a'])})],

@@ -16,7 +16,7 @@ from devicetrack.virt import loader
 class LoaderTestCase(base.TestCase):
 
     def stevedore(self, *classes: type, error: Exception | None = None) -> None:
-        """Answer in the place of installed entry points."""
+        """Answer in place of installed entry points."""
         def manager(namespace: str, _names: list[str], on_load_failure_callback, **_options):
             self.assertEqual('devicetrack.virt_drivers', namespace)
             if error is not None:

@@ -443,7 +443,7 @@ class RealizeTestCase(MdevTestCase):
             self.assertEqual((True, True, False), (device.active, device.persistent, device.autostart))
 
     def test_a_definition_that_only_mdevctl_sees_serves_although_it_will_not_start_with_the_host(self) -> None:
-        """This process sees no definition of mdevctl's, or an empty directory in the place of the host's."""
+        """This process sees no definition of mdevctl's, or an empty directory in place of the host's."""
         self.node.fail = {'autostart': connection.Refused('virNodeDeviceSetAutostart', 'no'),
                           'define': connection.Refused('virNodeDeviceDefineXML', 'Cowardly refusing to overwrite')}
         for directory, active in ((os.path.join(self.temp_dir(), 'none'), False), (self.temp_dir(), True)):

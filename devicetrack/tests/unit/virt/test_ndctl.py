@@ -74,7 +74,7 @@ class CapturedInFullTestCase(base.TestCase):
                          {listed.name: listed.problem for listed in found})
         self.assertEqual({('region0', 0), ('region1', 0)}, {(listed.region, listed.numa_node) for listed in found})
         self.assertEqual([4096], [listed.align_bytes for listed in found if listed.name == 'small'])
-        # While one is disabled ndctl prints the UUID and the size of the whole in the place of its own.
+        # While one is disabled ndctl prints the UUID and the size of the whole in place of its own.
         self.assertEqual({'pmem0': (None, 0)}, {listed.name: (listed.uuid, listed.size_bytes) for listed in found
                                                 if listed.uuid is None or not listed.size_bytes})
 

@@ -53,7 +53,7 @@ GUEST = """<domain type='kvm'>
 
 
 class NdctlTestCase(base.TestCase):
-    """With a program that prints what it is told to in the place of ndctl."""
+    """With a program that prints what it is told to in place of ndctl."""
 
     def setUp(self) -> None:
         super().setUp()

@@ -48,7 +48,7 @@ class Stock(NamedTuple):
     """The stock of one kind: devices that exist, those that can still be made, and those that only options name.
 
     ``written`` are the identifiers of devices that the host itself uses now, so their proofs no longer count. It is for
-    kinds whose devices keep bytes. ``nothing_kept`` are the identifiers of devices of which an operator says that they
+    kinds whose devices store data. ``nothing_kept`` are the identifiers of devices of which an operator says that they
     keep nothing (:meth:`DeviceKind.keeps_nothing`). ``by_person`` are those of devices that :meth:`DeviceKind.unclaim`
     never cleans, because the options leave that to a person. ``faults`` list where the host differs from the options.
     The kind fills them in :meth:`DeviceKind.stock`, from the host or from the things that :meth:`DeviceKind.prepare`
@@ -91,7 +91,7 @@ class DeviceKind(abc.ABC):
 
     keeps_bytes: ClassVar[bool]
     """Whether a guest can read the bytes that an earlier guest wrote to a device, unless somebody cleans it in between.
-    Every kind must set this: there is no default. A device that keeps bytes is free only while the host has a proof
+    Every kind must set this: there is no default. A device that stores data is free only while the host has a proof
     that it is clean, which the driver records after :meth:`unclaim`, :meth:`is_blank` and :meth:`read_through`."""
 
     form: ClassVar[guest_xml.Form | None] = None
@@ -380,7 +380,7 @@ class DeviceKind(abc.ABC):
     def evidence(self, identifiers: Collection[str]) -> Mapping[str, str]:
         """Read what the host shows of writes to devices, for example counters and times. Quick: this reads no device.
 
-        For a kind that keeps bytes. The driver keeps the text with the proof that a device is clean. It compares it in
+        For a kind that stores data. The driver keeps the text with the proof that a device is clean. It compares it in
         every audit, and when a guest is about to get the device. Leave a device out if nothing tells: then only those
         are seen who have it open at such a moment. The default is none.
 
@@ -399,7 +399,7 @@ class DeviceKind(abc.ABC):
     def opened(self, identifiers: Collection[str]) -> Collection[str]:
         """Find those of some free devices that a process has open or mapped now.
 
-        For a kind that keeps bytes. Audits ask, because such a process may write and leave no trace. A kind that names
+        For a kind that stores data. Audits ask, because such a process may write and leave no trace. A kind that names
         them in ``Stock.written`` already need not do it again. The default finds none.
 
         :raises DriverError: the users of a device are unknown
@@ -430,7 +430,7 @@ class DeviceKind(abc.ABC):
     def unclaim(self, assignment: DeviceAssignment, lock_fd: int) -> None:
         """Take one device back: remove it or clean it, and prove that. No domain names it, and the driver has its lock.
 
-        For a kind that keeps bytes, the driver also passes a device without an owner here when an operator wants it
+        For a kind that stores data, the driver also passes a device without an owner here when an operator wants it
         wiped. The manager may call this again, even if an earlier call has already cleaned or removed the device.
         Nothing stops it early.
 
@@ -456,7 +456,7 @@ class DeviceKind(abc.ABC):
     def within_reach(self, owned: Collection[str], proven: Mapping[str, str]) -> Collection[str]:
         """Find other devices whose bytes the owner of a device can reach, for example the parts of a whole disk.
 
-        For a kind that keeps bytes. The driver asks before a guest gets devices, and removes the proofs of the devices
+        For a kind that stores data. The driver asks before a guest gets devices, and removes the proofs of the devices
         in the answer with theirs. The texts are of details; the host need not have these devices now. The default is
         none.
 
@@ -487,7 +487,7 @@ class DeviceKind(abc.ABC):
     def is_untouched(self, assignment: DeviceAssignment) -> bool:
         """Say whether a device that is proven clean and was only claimed can be freed as it is.
 
-        For a kind that keeps bytes. The driver has the device's lock, and no domain names it. The default is False: the
+        For a kind that stores data. The driver has the device's lock, and no domain names it. The default is False: the
         kind cannot tell, and the device is wiped.
 
         The kind checks that the device is there, is the recorded one and is not in use. The driver relies on the
@@ -501,7 +501,7 @@ class DeviceKind(abc.ABC):
     def is_blank(self, assignments: Sequence[DeviceAssignment]) -> Collection[str]:
         """Find the devices whose bytes are all zero, as far as the host knows that without reading any of them.
 
-        For a kind that keeps bytes. The driver has the devices' locks, nobody owns the devices, and no domain names
+        For a kind that stores data. The driver has the devices' locks, nobody owns the devices, and no domain names
         them. A kind that can tell leaves out a device that a process has open or mapped: the process may be a guest
         that the hypervisor does not know. The default finds none.
 
@@ -514,7 +514,7 @@ class DeviceKind(abc.ABC):
     def read_through(self, assignment: DeviceAssignment, lock_fd: int, stop: threading.Event) -> None:
         """Read every byte of a device, and check that all of them are zero. Never writes.
 
-        For a kind that keeps bytes. The driver has the device's lock, nobody owns the device, and no domain names it.
+        For a kind that stores data. The driver has the device's lock, nobody owns the device, and no domain names it.
         The default raises NotProven.
 
         :param lock_fd: as for :meth:`unclaim`

@@ -90,7 +90,7 @@ def _make(cls: type[api.DeviceKind], conf: Any, hypervisor: connection.Connectio
     if not isinstance(name, str) or _NAME.fullmatch(name) is None:
         raise _no_kind(cls, f'its name, {name!r}, is not made of 1 to 64 letters, digits, dots, dashes and underscores')
     if not isinstance(getattr(cls, 'keeps_bytes', None), bool):
-        raise _no_kind(cls, 'it does not say whether its devices keep bytes: keeps_bytes is True or False')
+        raise _no_kind(cls, 'it does not say whether its devices store data: keeps_bytes is True or False')
     try:
         kind = cls.made_for(conf, hypervisor, state_path, boot_id)
         resource_classes = kind.resource_classes
