@@ -283,7 +283,7 @@ class Lifecycle:
             return document
         if document.turn is not None:
             raise exception.OperationPending(instance_uuid, document.turn) from cause
-        raise exception.OperationFailed(instance_uuid, document.reason) from cause
+        raise exception.OperationFailed(instance_uuid, document.reason or f'it is {document.state}') from cause
 
     def _decide(self, instance_uuid: str, decide: Callable[[Document], Document | None], new: Document | None) -> None:
         while True:
@@ -337,8 +337,10 @@ class Lifecycle:
                     LOG.warning('Instance %s: %s', instance_uuid, failed.__cause__)
 
     def _go_on_with_all(self, restarted: bool) -> None:
-        for instance_uuid in sorted(self._instances.documents(self.host)):
+        for instance_uuid, text in sorted(self._instances.documents(self.host).items()):
             try:
+                if not restarted and not Document.read(text).turns:
+                    continue                    # it is at rest
                 with self._conducting(instance_uuid, alone=True):
                     self._go_on_after(instance_uuid, restarted)
             except exception.HostTakenOver:

@@ -121,6 +121,27 @@ class TestErrors(two_hosts.TwoHostsTestCase):
         self.hosts['one'].start()
         self.assertEqual('deleted', self.check('released').state)
 
+    def test_a_delete_by_another_host_amid_a_resize_wins(self) -> None:
+        self.one.claim(self.instance, two_hosts.SMALL)
+        stop = self.names['Guests'].stop
+
+        def stop_and_be_deleted(guests: Any, instance_uuid: str) -> None:
+            stop(guests, instance_uuid)
+            document = self.document()
+            if not document.is_over:
+                self.database.save(instance_uuid, document.deleting().text, document.saved, ['one', 'two'])
+
+        with mock.patch.object(self.names['Guests'], 'stop', stop_and_be_deleted):
+            self.assertRaises(exception.OperationFailed, self.one.resize, self.instance, two_hosts.LARGE, 'two')
+        self.assertEqual('deleted', self.check('deleted').state)
+
+    def test_two_calls_at_once_are_one_operation(self) -> None:
+        first, second = self.together(*[lambda: self.one.claim(self.instance, two_hosts.SMALL)] * 2)
+        self.assertEqual([device.identifier for device in first], [device.identifier for device in second])
+        moved = self.together(*[lambda: self.one.resize(self.instance, two_hosts.LARGE, 'two')] * 2)
+        self.assertEqual([None, None], moved)
+        self.assertEqual('two', self.check('moved').host)
+
     def test_a_host_that_was_away_for_several_moves_keeps_nothing(self) -> None:
         self.one.claim(self.instance, two_hosts.SMALL)
         self.hosts['one'].lose_power()
