@@ -262,7 +262,7 @@ class DrainTestCase(Draining):
         for host in self.hosts()[1:]:
             self.fleet.grow_old(host, 3600)
         for arguments in (['old'], ['old', 'free'], ['*']):
-            answer = self.fleet.run('fleet', 'drain', *arguments)
+            answer = self.fleet.run('fleet', 'drain', *arguments, '--max-width', '80')
             self.assertLessEqual(max(map(len, answer.out.splitlines())), 80)
             self.assertIn(self.pmem.uuid, answer.out)
             self.assertNotIn('no room', answer.err)

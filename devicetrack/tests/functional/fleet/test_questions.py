@@ -109,7 +109,7 @@ class DeviceListTestCase(QuestionsTestCase):
         self.assertIn('silent: rack1-7 since', table.err)
 
     def test_a_table_fits_80_columns_and_says_the_age_beside_it(self) -> None:
-        answer = self.fleet.run('fleet', 'device', 'list')
+        answer = self.fleet.run('fleet', 'device', 'list', '--max-width', '80')
         self.assertEqual(cmd_base.OK, answer.code)
         self.assertLessEqual(max(map(len, answer.out.splitlines())), 80)
         self.assertIn(self.instance.uuid, answer.out)
@@ -277,7 +277,7 @@ class CapacityTestCase(QuestionsTestCase):
 
     def test_a_table_fits_80_columns(self) -> None:
         for arguments in ([], ['--request', 'CUSTOM_PMEM_NAMESPACE_4GB=2', '--numa-nodes', '1']):
-            answer = self.fleet.run('fleet', 'capacity', *arguments)
+            answer = self.fleet.run('fleet', 'capacity', *arguments, '--max-width', '80')
             self.assertLessEqual(max(map(len, answer.out.splitlines())), 80)
             self.assertIn('as 3 hosts looked', answer.err)
             self.assertNotIn('no room', answer.err)
@@ -374,7 +374,7 @@ class MigrationMatrixTestCase(QuestionsTestCase):
                          [(one['sources'], one['destinations'], one['verdict']) for one in found])
         self.assertEqual(['minor version'], [one['about'] for one in found[1]['reasons']])
         self.assertEqual([], [one for one in found if not 0 <= one['age_s'] <= 60])
-        answer = self.fleet.run('fleet', 'migration', 'matrix')
+        answer = self.fleet.run('fleet', 'migration', 'matrix', '--max-width', '80')
         self.assertLessEqual(max(map(len, answer.out.splitlines())), 80)
         self.assertIn('a1 and 2 more', answer.out)
 

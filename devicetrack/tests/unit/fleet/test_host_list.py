@@ -46,7 +46,7 @@ class TestHostList(base.TestCase):
     def test_the_hosts_of_a_pattern_fit_a_terminal(self) -> None:
         self.fleet.grow_old(self.hosts[1], 3600)
         self.fleet.close(self.hosts[1])
-        answer = self.fleet.run('fleet', 'host', 'list', '--host', '*-9')
+        answer = self.fleet.run('fleet', 'host', 'list', '--max-width', '80', '--host', '*-9')
         self.assertNotIn('compute-10', answer.out)
         self.assertTrue(all(len(line) <= 80 for line in answer.out.splitlines()), answer.out)
         self.assertIn('compute-9', answer.out)
