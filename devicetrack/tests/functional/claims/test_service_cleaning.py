@@ -40,9 +40,9 @@ OLD = b'of its 1st owner'
 
 
 def comparable(text: str) -> str:
-    """A text without what differs at each run, and without the ends of its lines."""
+    """A text without what differs at each run, the lines of tables, and the ends of lines, which a screen decides."""
     for varies, name in (('[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}', 'UUID'), ('[0-9-]+T[0-9:]+[+]00:00', 'TIME'),
-                         ('[0-9.]+ s', 'TIME'), (r'nvme\d+n1', 'DISK')):
+                         ('[0-9.]+ s', 'TIME'), (r'nvme\d+n1', 'DISK'), ('[|]|[+][-+]+', ' ')):
         text = re.sub(varies, name, text)
     return ' '.join(text.split())
 
