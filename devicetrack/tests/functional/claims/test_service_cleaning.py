@@ -239,20 +239,35 @@ class ServiceCleaningTestCase(base.TestCase):
         self.assertEqual([DISK], self.service.handed_out)
         self.assertRegex(self.wiped()[0].more['proof'], '^word of alice: degaussed ')
 
-    def test_a_command_has_the_disk_cleaned_that_is_there_now(self) -> None:
-        self.configuration.set('pci', device_spec=[json.dumps({'address': DISK, 'one_time_use': 'true'})])
+    def start_with_commands(self) -> program.Program:
+        """Start a manager that cleans the service's disks, and have commands that read the same options and host."""
+        spec, hardware = json.dumps({'vendor_id': '1b36', 'product_id': '0010', 'one_time_use': 'true'}), self.hardware
+        self.configuration.set('pci', device_spec=[spec])
         self.configuration.set('devicetrack_nova', pci='clean')
-        self.service.claim(DISK)
-        self.disk.fill(OLD)
-        self.start()
-        self.service.free(DISK)
-        self.check_stays('nothing noted which device its guest had')
+
+        class PCI(pci.PCI):
+            def __init__(self, *arguments: Any) -> None:
+                super().__init__(*arguments)
+                self.host_use = hardware.use
+
+        self.start(kinds=[PCI])
         commands = self.useFixture(program.Program(self.configuration))
+        commands.config_file = program.write_configuration(
+            self.configuration.state_path, self.configuration.conf, '[pci]', f'device_spec = {spec}',
+            '[devicetrack_nova]', 'pci = clean', '[devicetrack_pci]', f'sysfs_root = {hardware.root}')
 
         def load_driver(conf: Any, host: str | None = None) -> LibvirtDriver:
-            return LibvirtDriver(host or 'host', conf, self.configuration.state_path, [pci.PCI], self.node.connect)
+            return LibvirtDriver(host or 'host', conf, self.configuration.state_path, [PCI], self.node.connect)
 
-        self.patch(commands, '_load_driver', load_driver)
+        self.useFixture(base_fixtures.MonkeyPatch('devicetrack.virt.loader.load_driver', load_driver))
+        return commands
+
+    def test_a_command_has_the_disk_cleaned_that_is_there_now(self) -> None:
+        self.service.claim(DISK)
+        self.disk.fill(OLD)
+        commands = self.start_with_commands()
+        self.service.free(DISK)
+        self.check_stays('nothing noted which device its guest had')
         # A command beside the manager waits for an audit.
         self.useFixture(base_fixtures.MonkeyPatch('devicetrack.cmd.requesting.time.sleep',
                                                   lambda _seconds: self.host.audit()))
@@ -263,31 +278,12 @@ class ServiceCleaningTestCase(base.TestCase):
         self.assertRegex(commands.run('device', 'history', f'pci/{DISK}').out, 'wiped')
 
     def test_the_page_shows_what_a_running_host_shows(self) -> None:
-        spec = json.dumps({'vendor_id': '1b36', 'product_id': '0010', 'one_time_use': 'true'})
-        self.configuration.set('pci', device_spec=[spec])
-        self.configuration.set('devicetrack_nova', pci='clean')
         self.hardware.add_nvme(CARD, 'S2')
         self.controllers.add(CARD)
         self.service = ServiceDevices(DISK, CARD)
-        hardware = self.hardware
-
-        class PCI(pci.PCI):
-            def __init__(self, *arguments: Any) -> None:
-                super().__init__(*arguments)
-                self.host_use = hardware.use
-
-        self.start(kinds=[PCI])
+        commands = self.start_with_commands()
         vars(self.host.service)['holdings'] = lambda: [
             Holding('pci', one, self.service.users.get(one), one in self.service.users) for one in (DISK, CARD)]
-        commands = self.useFixture(program.Program(self.configuration))
-        commands.config_file = program.write_configuration(
-            self.configuration.state_path, self.configuration.conf, '[pci]', f'device_spec = {spec}',
-            '[devicetrack_nova]', 'pci = clean', '[devicetrack_pci]', f'sysfs_root = {hardware.root}')
-
-        def load_driver(conf: Any, host: str | None = None) -> LibvirtDriver:
-            return LibvirtDriver(host or 'host', conf, self.configuration.state_path, [PCI], self.node.connect)
-
-        self.useFixture(base_fixtures.MonkeyPatch('devicetrack.virt.loader.load_driver', load_driver))
         played: list[str] = []
 
         def play(*arguments: str) -> None:
