@@ -20,6 +20,7 @@ import types
 from typing import Any
 import unittest
 
+import fixtures as base_fixtures
 import libvirt
 import testtools
 
@@ -327,6 +328,8 @@ class GuestsTestCase(base.TestCase):
         return subprocess.run(line, shell=True, capture_output=True, text=True, check=False)
 
     def test_every_command_prints_what_the_page_says(self) -> None:
+        # The page shows a terminal.
+        self.useFixture(base_fixtures.EnvironmentVariable('CLIFF_MAX_TERM_WIDTH', '80'))
         page = (DOCS / 'user' / 'quick_start.rst').read_text(encoding='utf-8').split('Guests that the commands see')[1]
         directory = os.path.join(self.temp_dir(), 'try')
         steps = re.findall(r'^    \$ (.*)\n((?:    [^$].*\n)*)', page, re.M)
