@@ -1,6 +1,8 @@
 """What a type checker says to those who use this package, which has types (``py.typed``)."""
 
+import ast
 import importlib
+import itertools
 import pathlib
 import pkgutil
 import re
@@ -14,6 +16,7 @@ import testtools
 
 import devicetrack
 from devicetrack import objects
+from devicetrack.claims import manager
 from devicetrack.objects import base
 
 # The comment at a line names the error that mypy must report there. There must be no other.
@@ -105,6 +108,23 @@ class TypesTestCase(testtools.TestCase):
         found = [re.fullmatch(r'(\w+\.py):(\d+): error: .* \[([a-z-]+)\]', line) for line in errors]
         self.assertEqual(expected, sorted((match[1], int(match[2]), match[3]) for match in found if match), ran.stdout)
         self.assertEqual(len(expected), len(errors), ran.stdout)
+
+    def test_the_page_about_stability_lists_the_public_names(self) -> None:
+        page = pathlib.Path(devicetrack.__file__).parents[1] / 'doc' / 'source' / 'user' / 'stability.rst'
+        listed = re.findall(r'^     \* - ``(\w+)``$', page.read_text(encoding='utf-8'), re.MULTILINE)
+        self.assertEqual(devicetrack.__all__, sorted(listed))
+
+    def test_no_other_call_than_the_page_names_has_an_argument_that_it_does_not_use(self) -> None:
+        page = pathlib.Path(devicetrack.__file__).parents[1] / 'doc' / 'source' / 'user' / 'stability.rst'
+        tree = ast.parse(pathlib.Path(manager.__file__).read_text(encoding='utf-8'))
+        calls = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and not node.name.startswith('_')]
+        unused = {(call.name, one.arg) for call in calls for one in (*call.args.args, *call.args.kwonlyargs)
+                  if one.arg not in ('self', 'context')
+                  and not any(isinstance(node, ast.Name) and node.id == one.arg for part in call.body
+                              for node in ast.walk(part))}
+        text = page.read_text(encoding='utf-8')
+        self.assertEqual(set(), {name for name in itertools.chain(*unused) if f'``{name}``' not in text})
+        self.assertIn(('update_usage', 'sign'), unused)
 
     def test_the_package_says_that_it_has_types(self) -> None:
         self.assertTrue((pathlib.Path(devicetrack.__file__).parent / 'py.typed').exists())
