@@ -36,9 +36,11 @@ NOT_REALIZED: Final = 'not realized'
 ROW_LOST: Final = 'row lost'
 ROW_DAMAGED: Final = 'row damaged'
 NOT_CLEANED: Final = 'not cleaned'
+NOT_RECOVERABLE: Final = 'not recoverable'
 KINDS: Final = (USED_UNRECORDED, RECORDED_UNUSED, WRONG_OWNER, SHARED, GONE, UNHEALTHY, RELEASE_PENDING, ABANDONED,
                 UNKNOWN_OWNER, IN_DOUBT, VIEW_UNKNOWN, LEFT_OVER, STALE_MIGRATION, DETAILS_DIFFER, NO_GUESTS,
-                NO_PROVIDER, EXCLUSION_BROKEN, NOT_AS_CONFIGURED, NOT_REALIZED, ROW_LOST, ROW_DAMAGED, NOT_CLEANED)
+                NO_PROVIDER, EXCLUSION_BROKEN, NOT_AS_CONFIGURED, NOT_REALIZED, ROW_LOST, ROW_DAMAGED, NOT_CLEANED,
+                NOT_RECOVERABLE)
 
 # Why a device counts as gone although the host may have it: nobody looks for it.
 NO_OPTION: Final = 'no option names it'

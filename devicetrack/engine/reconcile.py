@@ -57,8 +57,8 @@ def compare(views: Views, failures: Failures = NO_FAILURES, retired: Set[DeviceK
     """
     seen = _Reconciliation(views, failures, retired)
     found = [*seen.lost(), *seen.damaged(), *seen.unknown(), *seen.missing_guests(), *seen.used(),
-             *seen.recorded(), *seen.unsettled(), *seen.stock(), *seen.exclusions(), *seen.faults(),
-             *seen.not_realized(not_realized), *observed.compare(views)]
+             *seen.recorded(), *seen.without_record(), *seen.unsettled(), *seen.stock(), *seen.exclusions(),
+             *seen.faults(), *seen.not_realized(not_realized), *observed.compare(views)]
     return sorted(found, key=lambda one: (vocabulary.SEVERITIES.index(one.severity), one.kind, one.device))
 
 
@@ -233,6 +233,23 @@ class _Reconciliation:
                 and (there is None or identity.same_device(device.details, there.details)))
 
     # -- rows ---------------------------------------------------------------------------------------------------------
+
+    def without_record(self) -> Iterable[Finding]:
+        """Report each guest whose definition does not say which devices are its own, at the first of its devices."""
+        if not self.usage.without_record:
+            return
+        first: dict[str, DeviceKey] = {}
+        for record in self.views.records:
+            uuid, key = record.instance_uuid, record.key
+            if uuid in self.usage.without_record and record.state == vocabulary.ACTIVE and key in self.named:
+                first[uuid] = min(key, first.get(uuid, key))
+        for uuid, key in first.items():
+            yield self._finding(
+                findings.NOT_RECOVERABLE, vocabulary.NOTE, key,
+                f'the definition of its guest, {uuid}, has no record of its devices in <metadata>: they cannot be '
+                'recovered if the store is lost',
+                'define the guest anew with the metadata element that guest_config returns, at its next start',
+                (uuid,))._replace(held='nothing')
 
     def recorded(self) -> Iterable[Finding]:
         if self._is_as_recorded():

@@ -386,7 +386,8 @@ class Usage(NamedTuple):
 
     ``arriving`` are the domains of ``running`` that wait for an incoming migration: they use their devices, but their
     guest does not run here yet. :meth:`runs_here` tells them from the others. ``others`` are addresses in definitions
-    that mean PCI functions of no device kind, each after the UUID of its domain.
+    that mean PCI functions of no device kind, each after the UUID of its domain. ``without_record`` are the domains
+    that use devices and whose definitions have no record of ours: if the store is lost, nothing says whose these are.
     """
 
     uses: Sequence[Use]
@@ -395,6 +396,7 @@ class Usage(NamedTuple):
     unknown: tuple[Unknown, ...] = ()
     arriving: frozenset[str] = frozenset()
     others: tuple[tuple[str, str], ...] = ()
+    without_record: frozenset[str] = frozenset()
 
     def without(self, domain_uuid: str) -> Usage:
         """Return the usage by all other domains."""

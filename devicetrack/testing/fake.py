@@ -117,7 +117,9 @@ class FakeHost(fake_machine.Machine):
             running = frozenset(domain.uuid for domain in self.domains.values() if domain.live is not None)
             arriving = frozenset(domain.uuid for domain in self.domains.values() if domain.arriving)
             return Usage(tuple(uses), frozenset(self.domains), running,
-                         tuple(Unknown(what, reason) for what, reason in unknown.items()), arriving)
+                         tuple(Unknown(what, reason) for what, reason in unknown.items()), arriving,
+                         without_record=frozenset(use.domain_uuid for use in uses
+                                                  if not self.domains[use.domain_uuid].metadata))
 
     def _meant(self, address: str) -> DeviceKey | None:
         """Find the device that an address of this boot means.

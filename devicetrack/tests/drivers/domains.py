@@ -80,6 +80,16 @@ class DomainContract(case.DriverTestCase):
         config = self.driver.guest_config([self.assigned('vpmem', 'ns1')])
         self.world.start_guest(self.instance, config._replace(metadata=''))
         self.assertEqual([], list(self.driver.guest_records()))
+        self.assertEqual({self.instance}, self.driver.get_usage().without_record)
+        self.world.stop_guest(self.instance)
+        self.assertEqual({self.instance}, self.driver.get_usage().without_record)
+        self.world.delete_guest(self.instance)
+        self.world.start_guest(self.instance, config)
+        self.assertEqual(frozenset(), self.driver.get_usage().without_record)
+
+    def test_a_guest_without_our_devices_needs_no_record(self) -> None:
+        self.world.start_guest(self.instance, GuestConfig())
+        self.assertEqual(frozenset(), self.driver.get_usage().without_record)
 
     def test_a_record_that_is_damaged_or_of_another_is_left_out(self) -> None:
         config = self.driver.guest_config([self.assigned('vpmem', 'ns1')])

@@ -133,8 +133,11 @@ class DomainUsage:
         seen = Compact(Use, dict.fromkeys(uses))    # a saved guest often names what its definition names
         if left_out:
             left_out -= set(seen.columns('domain_uuid', 'address'))
+        without_record = ({domain.uuid for domain in read_now.values()}
+                          - {domain.uuid for domain in read_now.values() if domain.record_text})
         return Usage(seen, frozenset(domains), frozenset(running), tuple(unknown),
-                     self._hypervisor.arriving() & running if running else frozenset(), tuple(sorted(left_out)))
+                     self._hypervisor.arriving() & running if running else frozenset(), tuple(sorted(left_out)),
+                     frozenset(without_record.intersection(seen.column('domain_uuid')) if without_record else ()))
 
     def _read_guest(self, seen: dict[bytes, domain_xml.Domain], boot_id: str, guarding: Collection[DeviceKey],
                     found: connection.Definitions | connection.Unreadable) -> _Guest:
