@@ -127,10 +127,12 @@ class StatementsTestCase(base.TestCase):
             (one['instances'], one['held'], one['releasing'], one['withheld_entries'], one['requests'])
             for one in self.program.ask('host', 'list', config_file=self.config_file)])
 
-    def test_a_picture_of_all_hosts_takes_three_statements_for_each(self) -> None:
-        few, _rows = self.cost('host', 'map', '--all')
+    def test_a_picture_of_all_hosts_takes_three_statements_for_each_and_a_page_two(self) -> None:
+        page = ('host', 'map', '--all', '--output', f'{self.state_path}/hosts.html')
+        few, few_of_page = self.cost('host', 'map', '--all')[0], self.cost(*page)[0]
         self.add(3)
         self.assertEqual(few + 3, self.cost('host', 'map', '--all')[0])
+        self.assertEqual(few_of_page + 2, self.cost(*page)[0])
 
 
 class PagesTestCase(base.TestCase):
