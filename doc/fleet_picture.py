@@ -37,7 +37,8 @@ class Hosts(base_fixtures.Fixture):
             for _instance in range(chance.randrange(4, 13)):
                 last = host.spawn(pmem=chance.randrange(3), vgpu=1)
             if not chance.randrange(3):
-                host.manager.cordon('vpmem', f'd{chance.randrange(16, 24)}', reason='the module reports errors')
+                host.manager.operator.cordon('vpmem', f'd{chance.randrange(16, 24)}',
+                                             reason='the module reports errors')
             if number == _SHARED:
                 host.machine.start_guest(str(uuid.UUID(int=number)), host.manager.guest_config(last).devices)
             self.fleet.push(host)

@@ -8,6 +8,8 @@ import pathlib
 import random
 import re
 import shlex
+import subprocess
+import sys
 from typing import Any
 import unittest
 import uuid
@@ -36,6 +38,7 @@ _DRAWN = """new Promise((done) => {
     const look = () => document.getElementById('needs').hidden ? done() : setTimeout(look, 10);
     look();
 })"""
+_DOCUMENTATION = pathlib.Path(__file__).parents[4] / 'doc'
 _PAINT = 'window.dispatchEvent(new Event("beforeprint"))'
 _LOOK = pathlib.Path(__file__).with_name('look.js').read_text(encoding='utf-8')
 
@@ -403,6 +406,18 @@ class FleetMapTestCase(pictured.HostTestCase, PageTestCase):
         self.assertEqual({'held': 1}, tiles['compute-10'])
         self.assertEqual(['7', '10'], self.browser.ask(
             'Array.from(document.querySelectorAll(".rack h2")).map((one) => one.textContent)'))
+        self.assertEqual([], self.browser.ask(_LOOK))
+
+
+class DocumentedFleetTestCase(PageTestCase):
+
+    def test_the_fleet_of_the_documentation_is_drawn_and_looks_right(self) -> None:
+        directory = os.path.dirname(self.page)
+        subprocess.run([sys.executable, '-W', 'ignore', str(_DOCUMENTATION / 'fleet_picture.py'), directory],
+                       check=True, env={**os.environ, 'PYTHONPATH': str(_DOCUMENTATION.parent)})
+        self.browser.show(os.path.join(directory, 'demo-fleet.html'), 800)
+        self.browser.ask(_DRAWN)
+        self.assertEqual(20, self.browser.ask('document.querySelectorAll(".tile").length'))
         self.assertEqual([], self.browser.ask(_LOOK))
 
 
