@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+import contextlib
 import os
 import pathlib
 import textwrap
@@ -164,15 +165,17 @@ class TestDocument(base.TestCase):
 
 
 class TestKilled(two_hosts.TwoHostsTestCase):
-    """An operation is killed at every moment, on each host; then it is repeated, or not."""
+    """An operation is killed at every moment, on each host. Then it is repeated, or the next start is killed too."""
 
     def explore(self, prepare: Callable[[], None], operation: Callable[[], Any], end: dict[str, Any]) -> None:
         for repeated in (True, False):
             for victim in self.hosts.values():
                 number = 1
                 while self.kill(victim, number, prepare, operation):
-                    moment = f'{victim.passed[number - 1]} of host {victim.name}, {repeated=}'
+                    moment = f'{number}: {victim.passed[number - 1]} of host {victim.name}, {repeated=}'
                     victim.end()
+                    if not repeated:
+                        self.kill_while_it_starts(victim, number)
                     victim.start()
                     for host in self.hosts.values():
                         if host.lifecycle is not None:
@@ -203,6 +206,13 @@ class TestKilled(two_hosts.TwoHostsTestCase):
             self.assertGreaterEqual(len(victim.passed), number)         # the other host died
         victim.kill_at = 0
         return len(victim.passed) >= number
+
+    def kill_while_it_starts(self, victim: two_hosts.Host, number: int) -> None:
+        victim.passed.clear()
+        victim.kill_at = number
+        with contextlib.suppress(two_hosts.Killed):
+            victim.start()
+        victim.end()
 
     def clear(self) -> None:
         for host in self.hosts.values():
