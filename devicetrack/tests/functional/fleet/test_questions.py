@@ -141,7 +141,7 @@ class DeviceListTestCase(QuestionsTestCase):
 
     def test_a_long_table_is_several_and_says_once_what_has_no_room(self) -> None:
         self.useFixture(base_fixtures.MonkeyPatch('devicetrack.cmd.base._PAGE', 2))
-        answer = self.fleet.run('fleet', 'device', 'list')
+        answer = self.fleet.run('fleet', 'device', 'list', '--max-width', '80')
         self.assertEqual(3, answer.out.count(' status '))
         self.assertEqual(1, answer.err.count('no room'))
 
