@@ -45,6 +45,7 @@ ALIAS = 'pci_passthrough:alias'
 ACCELERATORS = 'accel:device_profile'
 # How alike a mistaken name and the right one are. Compute services have "hw:pmu", whose likeness to "hw:pmem" is 0.77.
 _ALIKE = 0.85
+_ALIKE_START = 0.8                          # "triat" for "trait"
 _NAMESPACE = vocabulary.pmem_resource_class('')
 _FLAVORS = 100                              # a region has some dozens, and a claim reads one of them
 _DIGITS = 32                                # Python has an error of its own for numbers of thousands of digits
@@ -161,7 +162,7 @@ def _meant(name: str) -> str | None:
         return None
     prefix, colon, rest = name.partition(':')
     whole = difflib.get_close_matches(name, (_PMEM, ALIAS, _POLICY), 1, _ALIKE)
-    start = difflib.get_close_matches(prefix, ('resources', 'trait'), 1, _ALIKE)
+    start = difflib.get_close_matches(prefix, ('resources', 'trait'), 1, _ALIKE_START)
     return whole[0] if whole else f'{start[0]}:{rest}' if start and colon else None
 
 

@@ -76,6 +76,7 @@ class BadExtraSpecsTestCase(base.TestCase):
         ('the policy of images', 'hw_pci_numa_affinity_policy', 'required'),
         ('two names', 'pci_passthrough:aliases', 'gpu:1'),
         ('one resource', 'resource:VGPU', '1'),
+        ('letters in another order', 'triat:CUSTOM_DEVICETRACK_MDEV_TYPE_NVIDIA_35', 'required'),
         ('a group that placement has not', 'resources.A:VGPU', '1'),
         ('a letter too few of a trait', 'tait:CUSTOM_X', 'required'),
         names=('name', 'value'))
