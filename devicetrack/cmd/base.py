@@ -163,8 +163,8 @@ class Command(command.Command):
 
     def get_epilog(self) -> str:
         # cliff's epilog names the package that a command comes from. To find it, cliff reads the metadata of all
-        # installed packages, which takes longer than most commands.
-        return self._epilog or examples.epilog(self.app.NAME, self.cmd_name or '')
+        # installed packages, which takes longer than most commands. The documentation makes commands without a program.
+        return self._epilog or (examples.epilog(self.app.NAME, self.cmd_name or '') if self.app else '')
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)

@@ -6,6 +6,7 @@ import shlex
 
 from oslo_config import cfg
 
+from devicetrack.cmd import device
 from devicetrack.cmd import examples
 from devicetrack.cmd import manage
 from devicetrack.tests import base
@@ -23,6 +24,9 @@ class ExamplesTestCase(base.TestCase):
             for line in lines:
                 parser = command(app, None, cmd_name=name).get_parser(name)
                 parser.parse_args(shlex.split(line))
+
+    def test_the_documentation_has_a_command_without_a_program(self) -> None:
+        self.assertIn('--host', device.List(None, None).get_parser('device list').format_help())
 
 
 class HelpTestCase(RepairCommandTestCase):
