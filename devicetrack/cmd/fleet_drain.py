@@ -94,7 +94,7 @@ class Drain(base.Lister):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument('hosts', metavar='HOST', nargs='+',
-                            help="The hosts to drain: names, or patterns of a shell, such as 'rack7-*'.")
+                            help="The hosts to drain: names, or patterns of a shell, such as 'rack7-?'.")
         mirrored.add_numa(parser, 'By default the devices may be anywhere on a host.',
                           'By default "required" with --numa-nodes.')
 
