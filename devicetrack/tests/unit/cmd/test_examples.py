@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from typing import Any
 
 from oslo_config import cfg
 
@@ -26,7 +27,8 @@ class ExamplesTestCase(base.TestCase):
                 parser.parse_args(shlex.split(line))
 
     def test_the_documentation_has_a_command_without_a_program(self) -> None:
-        self.assertIn('--host', device.List(None, None).get_parser('device list').format_help())
+        none: Any = None
+        self.assertIn('--host', device.List(none, None).get_parser('device list').format_help())
 
 
 class HelpTestCase(RepairCommandTestCase):
