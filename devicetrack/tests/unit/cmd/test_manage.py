@@ -41,7 +41,8 @@ class CommandLineTestCase(ManageTestCase):
         ('an unknown field', ('db', 'version', '-c', 'colour'), 'there is no column colour'),
         ('no device', ('device', 'show'), 'required: [KIND/]IDENTIFIER'),
         ('half a device', ('device', 'show', 'vpmem/'), 'is not [KIND/]IDENTIFIER'),
-        ('no request', ('explain',), 'one of the arguments --resource --extra-spec is required'),
+        ('no request', ('explain',), 'one of the arguments --resource --extra-spec --extra-specs --instance is '
+         'required'),
         ('two requests', ('explain', '--resource', 'VGPU=1', '--extra-spec', 'resources:VGPU=1'), 'not allowed with'),
         ('half a resource', ('explain', '--resource', 'VGPU'), 'is not CLASS=AMOUNT'),
         ('none of a resource', ('explain', '--resource', 'VGPU=0'), 'must be a whole number from 1'),

@@ -70,15 +70,15 @@ class ReasonsTestCase(base.TestCase):
         found = partners.find([Held('a', vgpu(NEW)), Held('b', vgpu(NEW))],
                               [Offer('x', vgpu(NEW)), Offer('y', vgpu(OLD)), Offer('z', pmem(GIB))], Rules())
         self.assertEqual(
-            'mdev b has no partner: mdev x: is the partner of mdev a | mdev y: no: the guest may have seen version '
-            '2.1.0, the destination has the older 2.0.0 | vpmem z: no: mdev nvidia-35 and vpmem 4GB 1073741824 are of '
+            'mdev/b has no partner: mdev/x: is the partner of mdev/a | mdev/y: no: the guest may have seen version '
+            '2.1.0, the destination has the older 2.0.0 | vpmem/z: no: mdev nvidia-35 and vpmem 4GB 1073741824 are of '
             'different kinds; api is vfio-pci at the source, nvdimm at the destination\n'
-            'mdev a becomes mdev x: yes', str(found))
+            'mdev/a becomes mdev/x: yes', str(found))
         [alone] = found.alone
         self.assertEqual([DeviceKey('mdev', 'a'), None, None], [passed.partner_of for passed in alone.passed])
 
     def test_a_destination_without_devices(self) -> None:
-        self.assertIn('mdev a has no partner: the destination has no device',
+        self.assertIn('mdev/a has no partner: the destination has no device',
                       str(partners.find([Held('a', vgpu(OLD))], [], Rules())))
 
     def test_what_each_guest_device_has_seen_counts(self) -> None:
@@ -89,7 +89,7 @@ class ReasonsTestCase(base.TestCase):
     def test_a_device_that_is_named_twice(self) -> None:
         twice = [Held('a', vgpu(OLD)), Held('a', vgpu(NEW))]
         error = self.assertRaises(exception.BadRequest, partners.find, twice, [], Rules())
-        self.assertIn('mdev a', str(error))
+        self.assertIn('mdev/a', str(error))
         self.assertRaises(exception.BadRequest, partners.find, [], [Offer(*one[:2]) for one in twice], Rules())
 
     def test_an_identifier_may_be_of_two_kinds(self) -> None:

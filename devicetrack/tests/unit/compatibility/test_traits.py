@@ -138,7 +138,7 @@ class RequiredTestCase(base.TestCase):
 class NoDestinationTestCase(base.TestCase):
 
     scenarios = base.table(
-        ('an obstacle', device(obstacle='QEMU is too old'), LENIENT, 'mdev a: QEMU is too old'),
+        ('an obstacle', device(obstacle='QEMU is too old'), LENIENT, 'mdev/a: QEMU is too old'),
         ('unknown and required', device(UNKNOWN), STRICT, 'unknown (nobody said), and the deployment requires'),
         ('never heard of', device(Version(7, 0, 0)), STRICT, 'no host ever had CUSTOM_MIG_MDEV_NVIDIA_35_V7_0'),
         names=('facts', 'rules', 'said'))
