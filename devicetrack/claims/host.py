@@ -109,9 +109,12 @@ class HostLock:
             os.pwrite(self._locks[0].fd, word, 0)
 
     @property
-    def told(self) -> int:
-        """A number that changes with each call of :func:`tell_manager`. Quick."""
-        return os.fstat(self._locks[0].fd).st_mtime_ns
+    def told(self) -> int | None:
+        """A number that changes with each call of :func:`tell_manager`. None once the lock has ended. Quick."""
+        try:
+            return os.fstat(self._locks[0].fd).st_mtime_ns
+        except (OSError, ValueError):           # a close in another thread, between the two
+            return None
 
     def _unlock(self) -> None:
         for lock in self._locks:

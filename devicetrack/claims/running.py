@@ -186,7 +186,7 @@ class Running:
         if locks.held():                        # a call within another one of this thread, which has heard
             return
         told = self.memory.lock.told
-        if told != self._told and not self.starter.by_command:
+        if told not in (None, self._told) and not self.starter.by_command:
             self.operator_requests.cordon_waiting()
             self._told = told
 

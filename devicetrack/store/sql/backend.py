@@ -19,6 +19,8 @@ from oslo_db import exception as db_exc
 import sqlalchemy as sa
 from sqlalchemy import exc as sa_exc
 
+from devicetrack.objects.values import Record
+
 # One statement has at most this many rows. More rows become several statements of the same transaction.
 ROWS_A_STATEMENT: Final = 500
 
@@ -127,8 +129,11 @@ class Backend(abc.ABC):
     def prepare_to_write(self, connection: sa.Connection) -> None:
         """Prepare a connection, on which no transaction is open, for one that writes."""
 
-    def catch_up(self, connection: sa.Connection, host_uuids: Collection[str]) -> None:
-        """In a cluster, end other nodes' transactions that hold the hosts' rows, and have this node see the rest."""
+    def catch_up(self, connection: sa.Connection, records: Collection[Record]) -> None:
+        """In a cluster, end other nodes' open transactions that change these rows, and have this node see the rest.
+
+        Also one ends whose COMMIT still arrives later.
+        """
 
     # -- errors --------------------------------------------------------------------------------------------------------
 

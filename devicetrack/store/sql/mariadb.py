@@ -10,8 +10,10 @@ from typing import Final
 
 import sqlalchemy as sa
 
+from devicetrack.objects.values import Record
 from devicetrack.store.sql import backend
 from devicetrack.store.sql import models
+from devicetrack.store.sql import queries
 from devicetrack.store.sql.backend import FaultCause
 
 # By the server's error number, and the client's (2xxx).
@@ -68,15 +70,21 @@ class MariaDB(backend.Backend):
                            (self.patience.busy_s, self.patience.busy_s, self.patience.statement_s))
             cursor.execute('SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED')
 
-    def catch_up(self, connection: sa.Connection, host_uuids: Collection[str]) -> None:
+    def catch_up(self, connection: sa.Connection, records: Collection[Record]) -> None:
         found = connection.exec_driver_sql("SHOW VARIABLES LIKE 'wsrep_on'").first()
         if found is not None and found[1] == 'ON':
-            # A change of the hosts' rows that changes nothing. Where a transaction holds one of them, the cluster ends
-            # that transaction, unless it was committed before; and this node commits what came before first.
-            for host_uuid in sorted(host_uuids):
-                for step in (1, -1):
-                    connection.execute(sa.update(models.hosts).where(models.hosts.c.uuid == host_uuid)
-                                       .values(epoch=models.hosts.c.epoch + step))
+            # Changes of these rows that change nothing. The cluster puts all transactions in one order and refuses the
+            # later one of two that change a row, also one whose COMMIT arrives only then. What came before is
+            # committed on this node first.
+            for record in sorted(records, key=lambda record: record[:3]):
+                row = [getattr(models.assignments.c, name) == getattr(record, name) for name in models.KEY]
+                generation = models.assignments.c.generation
+                if not connection.execute(
+                        sa.update(models.assignments).where(*row).values(generation=generation + 1)).rowcount:
+                    connection.execute(queries.ADD_RECORDS, record._asdict())
+                    connection.execute(sa.delete(models.assignments).where(*row))
+                else:
+                    connection.execute(sa.update(models.assignments).where(*row).values(generation=generation - 1))
             connection.commit()
         connection.rollback()
 

@@ -3,7 +3,7 @@
 The lost transaction may still run, or even wait in a network for its COMMIT to arrive. Every transaction that writes
 rows holds the row of its host for sharing until it ends. So whoever locks that row for itself waits for the lost one,
 wherever it is. A plain read would see the rows as they were before, and prove nothing. SQLite has one lock for all.
-Nodes of a Galera cluster share no locks; there a change of the host's row ends the lost transaction on its node.
+Nodes of a Galera cluster share no locks; there a change of the same rows refuses the lost transaction on any node.
 
 When the lost transaction has ended, all of its rows agree, because one transaction wrote them.
 """
@@ -28,7 +28,7 @@ def wait_and_compare(connection: sa.Connection, changes: api.Changes, backend: b
     :raises: the error of the database, if the lost transaction is still open after the timeout for locks
     """
     host_uuids = {record.host_uuid for record in changes.rows}
-    backend.catch_up(connection, host_uuids)
+    backend.catch_up(connection, changes.rows)
     for host_uuid in sorted(host_uuids):
         connection.execute(queries.LOCK_HOST, {'uuid': host_uuid})
     found: dict[Any, Record] = {}
