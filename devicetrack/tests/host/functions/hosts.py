@@ -97,6 +97,11 @@ class Host(kernel_hosts.KernelHost):
         self._configuration.set('devicetrack_pci', cleaning=[json.dumps(
             {'policy': policy} if isinstance(policy, str) else policy)])
 
+    def wait_at_release(self, seconds: int) -> None:
+        """Let each release wait so long for what passes: drivers and udev of a busy machine are slow."""
+        assert self._configuration is not None
+        self._configuration.set('devicetrack_pci', release_wait_s=seconds)
+
 
 class FunctionsTestCase(base.TestCase):
 

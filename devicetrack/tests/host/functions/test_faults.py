@@ -70,6 +70,7 @@ class FaultsTestCase(hosts.FunctionsTestCase):
         subprocess.run(['mount', '--bind', str(ones), config], check=True)
         with contextlib.ExitStack() as mounted:
             mounted.callback(subprocess.run, ['umount', config], check=True)
+            self.compute.wait_at_release(HANGS_S)
             instance, address = self.spawn()
             self.assertNotEqual(first, address)
             self.assertEqual({address: instance.uuid}, self.compute.owners())
