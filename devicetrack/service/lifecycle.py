@@ -373,35 +373,29 @@ class Lifecycle:
 
     # -- threads ------------------------------------------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def _working(self, instance_uuid: str) -> Iterator[None]:
+    def _working(self, instance_uuid: str) -> contextlib.AbstractContextManager[None]:
         """Take steps with an instance in one thread at a time. Nobody asks another host meanwhile."""
-        with self._changed:
-            self._changed.wait_for(lambda: instance_uuid not in self._busy)
-            self._busy.add(instance_uuid)
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._busy.discard(instance_uuid)
-                self._changed.notify_all()
+        return self._in_turn(self._busy, instance_uuid)
 
-    @contextlib.contextmanager
-    def _conducting(self, instance_uuid: str, alone: bool = False) -> Iterator[None]:
+    def _conducting(self, instance_uuid: str, alone: bool = False) -> contextlib.AbstractContextManager[None]:
         """Conduct an operation in one thread at a time.
 
         :raises _Conducted: somebody does, and the caller wants to be ``alone``
         """
+        return self._in_turn(self._conducted, instance_uuid, alone)
+
+    @contextlib.contextmanager
+    def _in_turn(self, taken: set[str], instance_uuid: str, alone: bool = False) -> Iterator[None]:
         with self._changed:
             if alone and instance_uuid in self._busy | self._conducted:
                 raise _Conducted
-            self._changed.wait_for(lambda: instance_uuid not in self._conducted)
-            self._conducted.add(instance_uuid)
+            self._changed.wait_for(lambda: instance_uuid not in taken)
+            taken.add(instance_uuid)
         try:
             yield
         finally:
             with self._changed:
-                self._conducted.discard(instance_uuid)
+                taken.discard(instance_uuid)
                 self._changed.notify_all()
 
 
