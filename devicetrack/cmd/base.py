@@ -103,6 +103,11 @@ def sentence(error: BaseException) -> str:
     return f'unexpected {type(error).__name__}: {text or "no text"}; --debug shows where'
 
 
+def not_loaded(error: ImportError) -> str:
+    """Say why there is no command although it is installed."""
+    return f'the command cannot be loaded: {log.printable(str(error))}: install what is missing'
+
+
 def exit_code_of(error: BaseException) -> int:
     return USAGE if isinstance(error, (exception.BadRequest, exception.UnknownProvider, UsageError)) else ERROR
 

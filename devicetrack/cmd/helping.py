@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from devicetrack.cmd import base
 from devicetrack.cmd import screen
 
 _INDENT = 2
@@ -13,7 +14,10 @@ def commands(app: Any) -> str:
     """Return all commands, with a sentence about each, in aligned columns."""
     told = {}
     for name, entry_point in sorted(app.command_manager):
-        description = ' '.join((entry_point.load().__doc__ or '').split())
+        try:
+            description = ' '.join((entry_point.load().__doc__ or '').split())
+        except ImportError as error:
+            description = base.not_loaded(error)
         told[name] = (description.partition('. ')[0].rstrip('.') or name)
     wide = max(map(len, told))
     lines = []

@@ -63,6 +63,17 @@ class _Brief(logging.Formatter):
         return super().format(record)
 
 
+class _Commands(commandmanager.CommandManager):
+    """Imports the module of a command only when it is needed.
+
+    cliff's imports all of them, and does not know a command whose module cannot be imported.
+    """
+
+    def load_commands(self, namespace: str) -> None:
+        self.group_list.append(namespace)
+        self.commands.update({one.name.replace('_', ' '): one for one in metadata.entry_points(group=namespace)})
+
+
 class Manage(app.App):
     """The program. It makes the configuration, the store and the driver for its commands when they are first needed."""
 
@@ -71,7 +82,7 @@ class Manage(app.App):
     def __init__(self, conf: cfg.ConfigOpts, stdout: TextIO | None = None, stderr: TextIO | None = None) -> None:
         super().__init__('Show the devices of hosts and their owners, and repair the record.',
                          metadata.version('devicetrack'),
-                         commandmanager.CommandManager(NAMESPACE), stdout=stdout, stderr=stderr,
+                         _Commands(NAMESPACE), stdout=stdout, stderr=stderr,
                          deferred_help=True)    # so that --help after a command is about that command
         screen.escape_what_is_lacking(self.stdout, self.stderr)
         self.command_manager.add_command('complete', complete.Complete)
@@ -163,6 +174,11 @@ class Manage(app.App):
             if not asks_for_help or not any(name.startswith(f'{command[0]} ') for name in close):
                 # cliff would print this to stdout, where an answer is expected.
                 self.parser.error(f'there is no command {" ".join(command)}; close to it: {", ".join(close)}')
+        except ImportError as error:
+            if self.options.debug:
+                raise
+            self.stderr.write(f'{NAME}: {base.not_loaded(error)}\n')
+            return base.ERROR
         return super().run_subcommand(argv)
 
     def clean_up(self, cmd: cliff_command.Command, result: int, err: BaseException | None) -> None:

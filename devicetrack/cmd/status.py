@@ -45,17 +45,22 @@ COULD_NOT_CHECK = 255
 # The files in the state directory that decide who gets a device, beside the locks and the store.
 _STATE_FILES: Final = ('pci.json', 'proofs')
 
+_SAID: Final = upgradecheck.Result(upgradecheck.Code.WARNING, 'not checked: the error above comes first')
 _SCHEMA_FIRST: Final = upgradecheck.Result(upgradecheck.Code.WARNING, 'not checked: the schema comes first')
 
 
 def _failing_on_errors(check: Callable[[Any], upgradecheck.Result]) -> Callable[[Any], upgradecheck.Result]:
-    """Turn devicetrack's own errors, and errors of options, into the result of a check."""
+    """Turn devicetrack's own errors, and errors of options, into the result of a check. One error fails one check."""
     @functools.wraps(check)
     def checked(self: Any) -> upgradecheck.Result:
         try:
             return check(self)
         except (exception.DeviceTrackError, cfg.Error) as error:
-            return upgradecheck.Result(upgradecheck.Code.FAILURE, base.sentence(error))
+            said = base.sentence(error)
+            if said in self.said:
+                return _SAID
+            self.said.add(said)
+            return upgradecheck.Result(upgradecheck.Code.FAILURE, said)
 
     return checked
 
@@ -66,6 +71,7 @@ class Checks(upgradecheck.UpgradeCommands):
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         super().__init__()
         self._conf = conf
+        self.said: set[str] = set()             # the errors that a check has reported
 
     @_failing_on_errors
     def check_configuration(self) -> upgradecheck.Result:

@@ -48,6 +48,7 @@ class FaultCause(enum.Enum):
     OTHER_NAME = "the server's certificate is for another name"
     DISK = 'the disk or the file system fails to read, write or lock it'
     READ_ONLY = 'it is read-only'
+    NO_RIGHT = 'permission denied'
     FULL = 'it is full'
     NO_SCHEMA = 'a table or column is missing'
     NOT_A_STORE = 'it is not a database'

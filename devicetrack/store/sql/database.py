@@ -48,6 +48,7 @@ _REMEDIES: Final = {
     FaultCause.DISK: ('look at the disk first (the log of the kernel, dmesg); the store comes back by itself when it '
                       'is well'),
     FaultCause.READ_ONLY: 'let this process write to it',
+    FaultCause.NO_RIGHT: 'grant the account of {option} what this needs, or run it with an account that has the right',
     FaultCause.FULL: 'make room for it',
     FaultCause.LOCKED: 'look for the transaction that stays open, or raise [devicetrack_database] busy_timeout_s',
     FaultCause.NONE_FREE: 'raise [devicetrack_database] max_pool_size, or see what its connections wait for',
@@ -268,7 +269,7 @@ class Database:
             remedy = 'the file is missing: restore it' if missing else 'see to the file and its directory'
         elif self.path is None and fault.cause is FaultCause.READ_ONLY:
             remedy = ('if this server is a standby, let {option} name the primary, for PostgreSQL with '
-                      'target_session_attrs=read-write; else let this account write to it')
+                      'target_session_attrs=read-write; else let the server write')
         else:
             remedy = _REMEDIES.get(fault.cause, '')
         return exception.StoreUnavailable(self.name, f'{reason}: {remedy}'.replace(

@@ -22,8 +22,8 @@ _CAUSES: Final = {
     1020: FaultCause.CONFLICT,       # the row changed since this transaction's snapshot
     1213: FaultCause.CONFLICT,
     1205: FaultCause.LOCKED,
-    1142: FaultCause.READ_ONLY,
-    1143: FaultCause.READ_ONLY,
+    1142: FaultCause.NO_RIGHT,
+    1143: FaultCause.NO_RIGHT,
     1290: FaultCause.READ_ONLY,
     1792: FaultCause.READ_ONLY,
     1836: FaultCause.READ_ONLY,

@@ -17,7 +17,7 @@ _CAUSES: Final = {
     '40P01': FaultCause.CONFLICT,
     '55P03': FaultCause.LOCKED,
     '25006': FaultCause.READ_ONLY,
-    '42501': FaultCause.READ_ONLY,
+    '42501': FaultCause.NO_RIGHT,
     '42P01': FaultCause.NO_SCHEMA,
     '42703': FaultCause.NO_SCHEMA,
     '3F000': FaultCause.NO_SCHEMA,

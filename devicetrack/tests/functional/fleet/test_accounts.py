@@ -127,7 +127,8 @@ class AccountsTestCase(base.TestCase):
             mirror = self.mirrors[account]
             error = self.assertRaises(exception.StoreUnavailable, mirror.transact,
                                       lambda connection, work=work: connection.execute(work))
-            self.assertIn('let this account write to it', str(error))
+            self.assertRegex(str(error), r'permission denied \(.+\): grant the account of \[devicetrack_fleet\] conn')
+            self.assertNotIn('read-only', str(error))
         self.assertRaises(exception.StoreUnavailable, self.mirrors['mirror_read'].sync, days=1)
         self.assertEqual(30, self.mirrors['mirror_read'].terms().days)
         self.assertRaises(exception.StoreUnavailable, self.pushing.push, self.mirrors['mirror_read'])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from importlib import metadata
 import io
 import logging
 import os
@@ -56,6 +57,20 @@ class CommandLineTestCase(ManageTestCase):
         self.assertIn(self.says, answer.err)
         self.assertNotIn('Traceback', answer.err)
         self.assertEqual((cmd_base.USAGE, ''), (answer.code, answer.out))
+
+
+class UnloadableCommandTestCase(ManageTestCase):
+
+    def test_a_command_whose_module_lacks_another_says_which_and_the_others_work(self) -> None:
+        broken = metadata.EntryPoint('host_map', 'devicetrack.cmd.nowhere:Map', manage.NAMESPACE)
+        known = [one for one in metadata.entry_points(group=manage.NAMESPACE) if one.name != broken.name]
+        self.useFixture(base_fixtures.MonkeyPatch('importlib.metadata.entry_points', lambda group: [*known, broken]))
+        for arguments in (('host', 'map'), ('help', 'host', 'map'), ('host', 'map', '--help')):
+            answer = self.program.run(*arguments)
+            self.assertEqual((cmd_base.ERROR, ''), (answer.code, answer.out))
+            self.assertIn("the command cannot be loaded: No module named 'devicetrack.cmd.nowhere'", answer.err)
+        self.assertIn('cannot be loaded', ' '.join(self.program.run('help').out.split()))
+        self.program.ask('host', 'list')
 
 
 class HelpTestCase(ManageTestCase):

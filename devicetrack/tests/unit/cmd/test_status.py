@@ -72,6 +72,12 @@ class UpgradeCheckTestCase(base.TestCase):
                  'check'], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
         self.assertEqual(status.COULD_NOT_CHECK, done.returncode, done.stderr)
 
+    def test_one_bad_value_is_said_once(self) -> None:
+        self.lines = ('history_days = -3',)
+        code, results, details = self.check()
+        self.assertEqual((FAILURE, [FAILURE, WARNING, WARNING, WARNING]), (code, list(results.values())))
+        self.assertEqual((1, 3), (details.count('history_days = -3'), details.count('the error above comes first')))
+
     def test_a_driver_that_nobody_has(self) -> None:
         self.lines = ('[devicetrack]', 'virt_driver = xyz')
         code, results, details = self.check()
