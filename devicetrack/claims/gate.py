@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from devicetrack import exception
 from devicetrack import log
-from devicetrack.claims import arguments
 from devicetrack.engine.views import lost_rows
 from devicetrack.engine.views import Views
 
@@ -55,7 +54,7 @@ def _some(instances: Collection[str]) -> str:
 
 
 class Gate:
-    """The node's name, what the service disabled, and whether the store is behind.
+    """The node's name, and whether the store is behind.
 
     :param host: the host's name
     :param nodename: its hypervisor node
@@ -63,15 +62,8 @@ class Gate:
 
     def __init__(self, host: str, nodename: str) -> None:
         self.host, self.nodename = host, nodename
-        self._disabled: str | None = None
         # Assigned as one value, so that no claim sees a state between the verdicts of two audits.
         self._behind: StoreBehind | None = None
-
-    def copy(self) -> Gate:
-        """The gate of the next start of the host, for which only the service's word still holds."""
-        copied = Gate(self.host, self.nodename)
-        copied._disabled = self._disabled
-        return copied
 
     @property
     def report_only(self) -> str | None:
@@ -93,23 +85,6 @@ class Gate:
         elif behind is None and before is not None:
             LOG.info('Host %s takes claims again: each guest has its rows', self.host)
 
-    def disable(self, nodename: str, reason: str) -> None:
-        """Refuse new claims.
-
-        :raises NodeUnavailable: the node does not belong to this host
-        :raises BadRequest: the reason is not one short, printable line
-        """
-        self.check_name(nodename)
-        self._disabled = arguments.check_reason(reason)
-
-    def enable(self, nodename: str) -> None:
-        """Allow claims again.
-
-        :raises NodeUnavailable: the node does not belong to this host
-        """
-        self.check_name(nodename)
-        self._disabled = None
-
     def check_name(self, nodename: str) -> None:
         """:raises NodeUnavailable: the node does not belong to this host"""
         if nodename != self.nodename:
@@ -119,8 +94,6 @@ class Gate:
         """:raises NodeUnavailable: the node does not belong to this host, or takes no claims at the moment"""
         if nodename != self.nodename:           # every claim runs this, and a call would take longer
             self.check_name(nodename)
-        if self._disabled is not None:
-            raise exception.NodeUnavailable(nodename, f'disabled: {self._disabled}')
         behind = self._behind
         if behind is not None:
             raise exception.NodeUnavailable(nodename, behind.reason)
@@ -128,7 +101,7 @@ class Gate:
     @property
     def is_open(self) -> bool:
         """Whether :meth:`check` lets claims for this node pass."""
-        return self._disabled is None and self._behind is None
+        return self._behind is None
 
     def check_complete(self, instance_uuid: str) -> None:
         """Refuse to define a guest anew without one of its devices, since it would lose the data on it.

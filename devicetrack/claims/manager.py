@@ -316,7 +316,7 @@ class ClaimManager:
         :raises BadRequest: the request has no meaning on this host; nothing is held
         :raises InstanceHasClaim: the instance holds devices already; they stay as they are. Before that, the call ended
             moves of the instance that are over, as the next audit would
-        :raises NodeUnavailable: the node does not belong to this host, or is disabled
+        :raises NodeUnavailable: the node does not belong to this host, or its store is older than its guests
         :raises NothingWritten: the store refused, perhaps to undo an earlier claim of the instance that failed; this
             call holds nothing
         :raises HypervisorUnreachable, UsersUnknown: an earlier claim of the instance failed, and nobody knows whether a
@@ -363,22 +363,6 @@ class ClaimManager:
         fields = host.claiming.narrow(claim, nodes, policy, wait)
         host.wipes.go_on()
         return fields
-
-    def disable_node(self, nodename: str, reason: str) -> None:
-        """Refuse new claims on a node, until :meth:`enable_node` or :meth:`close`.
-
-        The service decides this, and calls it again after each start.
-
-        :raises NodeUnavailable: the node does not belong to this host
-        """
-        self._started().gate.disable(nodename, reason)
-
-    def enable_node(self, nodename: str) -> None:
-        """Allow claims on a node again.
-
-        :raises NodeUnavailable: the node does not belong to this host
-        """
-        self._started().gate.enable(nodename)
 
     def explain(self, allocations: Mapping[str, Any] | DeviceRequest | None, instance: Any = None) -> list[Shortage]:
         """Say for each part of a request which devices are free, and why the others cannot be had. Claims nothing.

@@ -299,10 +299,7 @@ class Observer:
                        _report_only(first, lambda: second))
 
     def report_only(self) -> str | None:
-        """Say why the host takes no claims and gives nothing back, by the rule of its manager; None if it works.
-
-        Only the manager's memory knows whether the compute service disabled the node, so the answer leaves that out.
-        """
+        """Say why the host takes no claims and gives nothing back, by the rule of its manager; None if it works."""
         return _report_only(self.read(), self.read)
 
     def picture(self) -> Picture:

@@ -118,7 +118,6 @@ class Memory(NamedTuple):
     it took since, or may have taken.
     """
 
-    gate: Gate
     rows: KnownRows
     unfinished: Unfinished
     failed_claims: RememberedClaims
@@ -127,7 +126,7 @@ class Memory(NamedTuple):
 
     def copy(self) -> Memory:
         """That of the next start. Threads of this one go on, and learn nothing more that is true of it."""
-        return self._replace(gate=self.gate.copy(), rows=self.rows.copy(), unfinished=self.unfinished.of_next_start())
+        return self._replace(rows=self.rows.copy(), unfinished=self.unfinished.of_next_start())
 
 
 class Running:
@@ -146,7 +145,7 @@ class Running:
         self.service = ServiceView(parts.service, conf.service_late_s)
         host = ThisHost(parts.here, row.uuid, parts.driver, self.store, self.service, conf, starter.metering)
         known = KnownProviders(parts.resolver or DerivedProviders(row.uuid))
-        self.gate, self.boot = memory.gate, Boot(host, row.boot_id)
+        self.gate, self.boot = Gate(*parts.here), Boot(host, row.boot_id)
         self.ledger = LockedLedger(conf.selection_policy, known.uuid_of, memory.unfinished, host.name)
         self.rows = rows = Rows(host, self.ledger, memory.rows, memory.unfinished)
         self.views = HostViews(host, rows, self.boot, known)
@@ -253,7 +252,7 @@ def start(parts: Parts, starter: Starter,
         prepare()
         unfinished = starter.unfinished.of_next_host()
         failed_claims = RememberedClaims(parts.state_path, OwnProcess(parts.here.host), unfinished)
-        memory = Memory(Gate(*parts.here), KnownRows(), unfinished, failed_claims, set(), lock)
+        memory = Memory(KnownRows(), unfinished, failed_claims, set(), lock)
         running, findings = _open(parts, starter, memory)
         undo.pop_all()
     return running, findings

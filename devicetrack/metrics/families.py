@@ -44,8 +44,7 @@ class Family(NamedTuple):
 
 MANAGER: Final = Family('devicetrack_manager', INFO, 'The release of devicetrack that manages the host.', ('version',))
 TAKES_CLAIMS: Final = Family(
-    'devicetrack_accepts_claims', GAUGE, '1 while the host accepts claims; 0 while the service has disabled its node, '
-    'or its store is older than its guests.')
+    'devicetrack_accepts_claims', GAUGE, '1 while the host accepts claims; 0 while its store is older than its guests.')
 
 # -- what the manager did, since its process registered it ------------------------------------------------------------
 

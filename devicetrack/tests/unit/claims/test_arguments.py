@@ -129,7 +129,7 @@ class EveryCallTestCase(base.TestCase):
 
     def test_every_public_call_of_the_manager_is_among_these(self):
         # The others name no instance: they are about the host or a claim, or are in OtherArgumentsTestCase.
-        others = {'init_host', 'close', 'disable_node', 'enable_node', 'explain', 'wipes', 'wait_for_wipes',
+        others = {'init_host', 'close', 'explain', 'wipes', 'wait_for_wipes',
                   'update_available_resource', 'resources_of', 'held', 'providers', 'placed', 'narrow_claim', 'state',
                   'look_after', 'note_given'}
         host = self.useFixture(fixtures.Host(ready=False))
@@ -264,7 +264,6 @@ class OtherArgumentsTestCase(HostTestCase):
         for wrong in (*NO_TEXTS, 'a\nb', '\x1b[2J', 'x' * 256, '\ud800', '\u202e'):
             self.refused('reason', manager.operator.cordon, 'vpmem', 'd4', reason=wrong)
             self.refused('reason', manager.operator.retire, 'vpmem', 'd4', A_UUID, reason=wrong)
-            self.refused('reason', manager.disable_node, 'host', wrong)
         manager.operator.cordon('vpmem', 'd4', reason='Lüfter defekt, DIMM 4')
         self.assertIn(('d4', 'withheld: cordoned'), self.host.states().items())
 

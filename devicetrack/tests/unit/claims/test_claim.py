@@ -312,22 +312,6 @@ class NodeTestCase(HostTestCase):
                           'elsewhere')
         self.assertEqual([], host.store.written)
 
-    def test_a_disabled_node_is_refused_until_it_is_enabled(self):
-        host = self.host(devices=1)
-        host.manager.disable_node('host', 'maintenance')
-        error = self.assertRaises(exception.NodeUnavailable, host.claim, Instance(), pmem=1)
-        self.assertIn('maintenance', str(error))
-        self.assertEqual([], host.store.written)
-        host.manager.enable_node('host')
-        host.claim(Instance(), pmem=1)
-
-    def test_a_disabled_node_gives_back(self):
-        host = self.host(devices=1)
-        instance = host.spawn(pmem=1)
-        host.manager.disable_node('host', 'maintenance')
-        host.delete(instance)
-        self.assertEqual({'d0': FREE}, host.states())
-
 
 class SecondClaimTestCase(HostTestCase):
 

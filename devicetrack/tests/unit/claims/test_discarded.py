@@ -212,12 +212,6 @@ class DiscardedLedgerTestCase(base.TestCase):
         host.audit()
         self.assertEqual(({'d0': FREE}, []), (host.states(), host.audit()))
 
-    def test_what_the_service_disabled_stays_disabled(self) -> None:
-        host = self.host(devices=1)
-        host.manager.disable_node(host.name, 'broken')
-        host.running.end()
-        self.assertRaises(exception.NodeUnavailable, host.claim, Instance(), pmem=1)
-
     def test_no_other_process_can_take_the_host_meanwhile(self) -> None:
         host = self.host(devices=1)
         host.running.end()

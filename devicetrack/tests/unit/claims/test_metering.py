@@ -9,6 +9,7 @@ from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.claims import locks
 from devicetrack.claims import metering
+from devicetrack.claims.gate import StoreBehind
 from devicetrack.claims.metering import HostState
 from devicetrack.claims.metering import Meter
 from devicetrack.engine import findings
@@ -248,7 +249,7 @@ class StateTestCase(base.TestCase):
         host = self.useFixture(fixtures.Host(devices=1, ready=False))
         self.assertRaises(exception.NotReady, host.manager.state)
         host.manager.init_host(None)
-        host.manager.disable_node('host', 'for a test')
+        host.running.gate.judge(StoreBehind('for a test', frozenset()))
         state = host.manager.state()
         self.assertEqual((False, 0, [(1, 1)]), (state.takes_claims, state.in_doubt,
                                                 [(pool.total, pool.free) for pool in state.pools or ()]))

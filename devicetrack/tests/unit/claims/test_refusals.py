@@ -57,9 +57,8 @@ class NotedTestCase(RefusalsTestCase):
         self.assertIn('2 of 2 free', ' '.join(text.split()))
 
     def test_each_reason_of_a_refusal_is_noted(self) -> None:
-        self.host.manager.disable_node('compute-7', 'new disks')
-        self.assertRaises(exception.NodeUnavailable, self.host.claim, self.instance, pmem=1)
-        self.host.manager.enable_node('compute-7')
+        self.assertRaises(exception.NodeUnavailable, self.host.manager.instance_claim, self.host.context, self.instance,
+                          'compute-8', fixtures.a_request(pmem=1))
         self.host.store.before('write', exception.StoreUnavailable('store', 'full'))
         self.assertRaises(exception.StoreUnavailable, self.host.claim, self.instance, pmem=1)
         self.host.claim(self.instance, pmem=1)

@@ -19,6 +19,7 @@ from devicetrack import exception
 from devicetrack import metrics
 from devicetrack import ownfiles
 from devicetrack.claims import metering
+from devicetrack.claims.gate import StoreBehind
 from devicetrack.claims.metering import HostState
 from devicetrack.claims.metering import Wiping
 from devicetrack.metrics import families
@@ -162,10 +163,10 @@ class StateTestCase(MetricsTestCase):
         self.assertRaises(exception.HypervisorUnreachable, self.host.audit)
         self.assertEqual(1, self.value('devicetrack_audit_failures_total'))
 
-    def test_a_node_that_is_disabled(self) -> None:
+    def test_a_host_whose_store_is_older_than_its_guests(self) -> None:
         self.start()
         self.assertEqual(1, self.value('devicetrack_accepts_claims'))
-        self.host.manager.disable_node('compute-7', 'for a test')
+        self.host.running.gate.judge(StoreBehind('for a test', frozenset()))
         self.assertEqual(0, self.value('devicetrack_accepts_claims'))
 
     def test_the_rate_of_what_is_wiped_now(self) -> None:
