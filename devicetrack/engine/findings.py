@@ -60,8 +60,9 @@ class Finding(NamedTuple):
     record, ``users`` are the owners by the hypervisor. ``generation`` is that of the row, 0 without a row: if a second
     look shows the finding with the same generation, the difference is not a passing one.
 
-    ``service`` is the state of the recorded owner by the compute service, None when unknown. ``since`` is the time of
-    the first audit that saw the finding, in seconds since the epoch; it is only a label, and None when unknown.
+    ``service`` is the state of the recorded owner by the compute service, None when unknown. ``since`` says
+    since when it is so, as far as an audit or a failed try noted it, in seconds since the epoch; it is only a label,
+    and None when unknown.
     ``repair`` is the possible repair, None when a person must decide or nothing needs to be done.
     """
 

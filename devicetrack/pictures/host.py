@@ -62,13 +62,6 @@ class Field(NamedTuple):
         """Whether there is nothing to say about it except its name and its state."""
         return self.owner is None and self.wipe is None and not self.reasons and not self.critical
 
-    @property
-    def since(self) -> int | None:
-        """The time since when its owner has it, or since when it is withheld; in seconds since the epoch."""
-        if self.owner is not None:
-            return self.owner.created_at
-        return min((reason.since for reason in self.reasons if reason.since is not None), default=None)
-
 
 class ParentPicture(NamedTuple):
     """The devices of one parent on one NUMA node.

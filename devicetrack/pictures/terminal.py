@@ -130,15 +130,13 @@ class Pen:
         for finding in field.critical:
             yield from self._wrapped(f'critical: {finding.kind}: {finding.detail}', 6)
         if field.owner is not None:
-            # A row does not have the time of its release.
-            word = 'claimed' if field.owner.state == vocabulary.RELEASING else 'since'
             said = [f'for {log.printable(field.owner.instance_uuid)}',
-                    f'{word} {moments.local(field.owner.created_at)}']
+                    f'claimed {moments.local(field.owner.created_at)}']
             if field.owner.state == vocabulary.CLAIMED:
                 said.append('not started yet')
             if field.owner.migration_uuid is not None and field.owner.role != vocabulary.CURRENT:
                 said.append('leaves by a migration' if field.owner.role == vocabulary.OLD else 'comes by a migration')
-            yield from self._flow(6, said, list(map(len, said)))
+            yield from self._flow(6, said, list(map(len, said)), ' ')     # so that both fit in 80 columns
         if field.wipe is not None:
             gauge = self._gauge(field.wipe)
             said = [*[self._painted(gauge, _COLOURS[field.state])] * bool(gauge), str(field.wipe)]
@@ -168,14 +166,14 @@ class Pen:
     def _painted(self, text: str, code: str) -> str:
         return f'\x1b[{code}m{text}\x1b[0m' if self._colour else text
 
-    def _flow(self, indent: int, parts: Iterable[str], lengths: Iterable[int]) -> Iterator[str]:
+    def _flow(self, indent: int, parts: Iterable[str], lengths: Iterable[int], gap: str = _GAP) -> Iterator[str]:
         """Put parts side by side, as many as fit on a line, without breaking any."""
         line, used = '', 0
         for part, length in zip(parts, lengths, strict=True):
-            if used and indent + used + len(_GAP) + length > self._width:
+            if used and indent + used + len(gap) + length > self._width:
                 yield ' ' * indent + line
                 line, used = '', 0
-            line, used = (line + _GAP + part, used + len(_GAP) + length) if used else (part, length)
+            line, used = (line + gap + part, used + len(gap) + length) if used else (part, length)
         if used:
             yield ' ' * indent + line
 

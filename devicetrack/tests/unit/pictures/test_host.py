@@ -52,10 +52,10 @@ class PictureTestCase(pictured.HostTestCase):
         region = next(parent for parent in picture.nodes[0].parents if parent.name == 'region0')
         self.assertEqual([f'd{number}' for number in range(12)], [field.identifier for field in region.fields])
 
-    def test_says_who_has_a_device_since_when(self) -> None:
+    def test_says_who_has_a_device(self) -> None:
         held = self.field(self.read(), 'd0')
         record = next(row for row in self.host.records() if row.identifier == 'd0')
-        self.assertEqual((record, record.created_at), (held.owner, held.since))
+        self.assertEqual(record, held.owner)
 
     def test_says_what_is_withheld_and_why_whoever_has_it(self) -> None:
         picture = self.read()
@@ -130,12 +130,11 @@ class PictureTestCase(pictured.HostTestCase):
             if field.owner is not None:
                 self.assertIn(f'for {field.owner.instance_uuid}', drawn)
 
-    def test_the_time_of_a_releasing_device_is_that_of_its_claim(self) -> None:
+    def test_the_time_of_an_owner_is_that_of_its_claim(self) -> None:
         drawn = ' '.join(' '.join(self.lines(160)).split())
         for field in self.read().fields:
             if field.owner is not None:
-                word = 'claimed' if field.state == report.RELEASING else 'since'
-                self.assertIn(f'for {field.owner.instance_uuid} {word} ', drawn)
+                self.assertIn(f'for {field.owner.instance_uuid} claimed ', drawn)
 
     def test_words_of_others_are_one_line_of_text(self) -> None:
         lines = self.lines()
