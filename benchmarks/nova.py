@@ -230,8 +230,7 @@ class _Host:
         with self.manager.instance_claim(None, instance, 'host', self._request):
             self.manager.realize(None, instance)
             text = _definition(instance.uuid, self.manager.guest_config(instance))
-            self.manager.check_definition(instance, text)
-            domain = self.fake.defineXML(text)
+            domain = self.fake.defineXML(self.manager.kept_definition(instance, text))
             self.manager.started(None, instance)
         return domain
 

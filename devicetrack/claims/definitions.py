@@ -47,15 +47,24 @@ class Definitions:
                           instance_uuid in naming_domains(usage))
         self.boot.set_ready(instance_uuid)
 
-    def rewrite(self, instance_uuid: str, definition: str, before_move: bool) -> str:
-        """Update a definition that the hypervisor does not have. The caller has realized the guest's devices.
+    def kept(self, instance_uuid: str, definition: str, used: Sequence[DeviceAssignment],
+             beside: Sequence[DeviceAssignment]) -> str:
+        """Update a definition that the hypervisor does not have, and check that it names these devices and no others.
 
-        :param before_move: as :meth:`.Life.used_by_guest`
+        The caller has realized the devices.
+
+        :param beside: other devices of the instance
         """
-        used, beside = self._life.devices_of_guest(instance_uuid, before_move)
-        if not used:
-            return definition
-        return self._driver.rewrite_definition(definition, used, beside, self._is_untracked)
+        if used:
+            definition = self._driver.rewrite_definition(definition, used, beside, self._is_untracked)
+        has, named = {one.key for one in used}, self._driver.devices_in(definition)
+        for key in sorted(has - named):
+            raise exception.DefinitionRefused(instance_uuid, *key, 'the instance has it, and it is missing')
+        for key in sorted(named - has):
+            # The service itself manages devices that this host does not track, such as accelerators.
+            if self._ledger.now.device(key) is not None:
+                raise exception.DefinitionRefused(instance_uuid, *key, 'the instance does not have it')
+        return definition
 
     def bring_all(self, views: Views) -> bool:
         """After the host booted, realize devices again and write their new addresses into definitions.

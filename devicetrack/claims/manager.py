@@ -454,56 +454,34 @@ class ClaimManager:
         host.store.check_epoch()                # a manager that started meanwhile may have taken these devices back
         return config
 
-    def rewrite_definition(self, instance: Any, definition: str, before_move: bool = False) -> str:
-        """Write this boot's device addresses into a definition that the service has kept since another boot.
+    def kept_definition(self, instance: Any, definition: str, before_move: bool = False) -> str:
+        """Return a definition that the service has kept, perhaps since another boot, with the addresses of this boot.
 
-        :meth:`realize` does that to the definition that the hypervisor has. This one is for a service that keeps a
-        definition elsewhere and is about to start the guest from it. Call it after :meth:`realize`, and pass its result
-        to :meth:`check_definition`: a definition of this boot, or one that does not name its boot, is returned
-        unchanged. The definition may hold secrets of the guest: never log it.
+        For a service that starts a guest from it, or has the hypervisor do so. Call it after :meth:`realize`, instead
+        of :meth:`guest_config`. The definition may hold secrets of the guest: never log it.
 
         :param before_move: as :meth:`realize`
-        :returns: the definition with the same devices in the same places, and with this library's record of them.
-            Mediated devices that this host does not track stay as they are
-        :raises InvalidDocument: the definition is of another boot, and cannot be read, does not say which element was
-            which device, or names other devices that the instance does not have
-        :raises DeviceGone: a device is not there, or the host has another device of its name
-        :raises RowsMissing: as :meth:`realize`
-        """
-        host = self._owner_for(instance)
-        arguments.check_text('definition', definition)
-        host.gate.check_complete(instance.uuid)
-        rewritten = host.definitions.rewrite(instance.uuid, definition, before_move)
-        host.store.check_epoch()                # as in guest_config
-        return rewritten
-
-    def check_definition(self, instance: Any, definition: str, before_move: bool = False) -> None:
-        """Check that a definition names all devices of the instance, and no device of another.
-
-        For a service that starts guests from definitions that it has kept, or that others may change. The addresses in
-        the definition must be those of this boot.
-
-        :param definition: the definition that the hypervisor is about to get
-        :param before_move: as :meth:`realize`
+        :returns: the definition, which names all devices of the instance in the same places, no other device that this
+            host tracks, and this library's record of them. One of this boot, or one that does not say of which boot it
+            is, is returned unchanged
+        :raises InvalidDocument: the definition cannot be read; or it is of another boot, and does not say which element
+            was which device, or names other devices that the instance does not have
         :raises DefinitionRefused: a device of the instance is missing, or the definition names another device that this
             host tracks; ``reason`` says which
-        :raises InvalidDocument: it cannot be read
+        :raises DeviceGone: a device is not there, or the host has another device of its name
         :raises InstanceNotClaimed: as :meth:`guest_config`
+        :raises RowsMissing: as :meth:`realize`
         :raises DriverError, HypervisorUnreachable, StoreError: it is unknown which devices the definition names, or who
             has them
         """
         host = self._owner_for(instance)
-        used = host.life.used_by_guest(host.rows.of_instance(instance.uuid), before_move)
+        arguments.check_text('definition', definition)
+        host.gate.check_complete(instance.uuid)
+        used, beside = host.life.devices_of_guest(instance.uuid, before_move)
         host.failed_claims.check_kept(instance.uuid, used)
-        has = {record.key for record in used}
-        named = self._parts.driver.devices_in(arguments.check_text('definition', definition))
-        for key in sorted(has - named):
-            raise exception.DefinitionRefused(instance.uuid, *key, 'the instance has it, and it is missing')
-        for key in sorted(named - has):
-            # The service itself manages devices that this host does not track, such as accelerators.
-            if host.ledger.now.device(key) is not None:
-                raise exception.DefinitionRefused(instance.uuid, *key, 'the instance does not have it')
+        kept = host.definitions.kept(instance.uuid, definition, used, beside)
         host.store.check_epoch()                # as in guest_config
+        return kept
 
     def started(self, context: Any, instance: Any, before_move: bool = False) -> InstanceResources:
         """Record that the guest runs on its devices. If nobody calls this, the audit records it.

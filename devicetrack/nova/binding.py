@@ -242,24 +242,14 @@ class Binding:
         with errors.as_failure(instance):
             return self.manager.guest_config(Subject(instance), self._before_move(instance))
 
-    def check_definition(self, instance: Any, definition: str) -> None:
-        """Check that libvirt's definition, from which a guest is about to start, names its own devices and no others.
-
-        :raises InternalError: it does not, or that is unknown
-        """
-        with errors.as_failure(instance):
-            self.manager.check_definition(Subject(instance), definition, self._before_move(instance))
-
-    def definition_of_this_boot(self, instance: Any, definition: str) -> str:
+    def kept_definition(self, instance: Any, definition: str) -> str:
         """Return the definition to start a guest from, given one that Nova made, or kept across a boot of the host.
 
         :returns: the definition with the paths of this boot; it names the guest's own devices and no others
         :raises InternalError: it would name others, or that is unknown
         """
         with errors.as_failure(instance):
-            current = self.manager.rewrite_definition(Subject(instance), definition, self._before_move(instance))
-        self.check_definition(instance, current)
-        return current
+            return self.manager.kept_definition(Subject(instance), definition, self._before_move(instance))
 
     def has(self, instance_uuid: str) -> bool:
         """Whether an instance has devices here, beside those that are being released."""

@@ -155,7 +155,7 @@ class LibvirtDriver(nova_driver.LibvirtDriver):
     def _create_guest(self, context: Any, xml: str, instance: Any, *args: Any, **kwargs: Any) -> Any:
         """Check the definition of every guest that Nova starts, or defines without starting it."""
         host = self.devicetrack
-        created = super()._create_guest(context, host.definition_of_this_boot(instance, xml), instance, *args, **kwargs)
+        created = super()._create_guest(context, host.kept_definition(instance, xml), instance, *args, **kwargs)
         host.started(context, instance)
         return created
 
@@ -193,14 +193,15 @@ class LibvirtDriver(nova_driver.LibvirtDriver):
         return rebooted
 
     def _check_kept(self, instance: Any, inactive: bool) -> None:
-        """Check that libvirt's definition of a guest, which has this boot's addresses, names the guest's own devices.
+        """Check that libvirt's definition of a guest has this boot's addresses, and names the guest's own devices.
 
         :param inactive: for a running guest, check the definition that it starts from next
-        :raises InternalError: as :meth:`.binding.Binding.check_definition`
+        :raises InternalError: as :meth:`.binding.Binding.kept_definition`, or the definition is of an earlier boot
         """
         with contextlib.suppress(nova_exception.InstanceNotFound):     # Nova reports it itself, or makes the definition
             definition = self._host.get_guest(instance).get_xml_desc(dump_inactive=inactive)
-            self.devicetrack.check_definition(instance, definition)
+            if self.devicetrack.kept_definition(instance, definition) != definition:
+                raise nova_exception.InternalError('The definition of the guest is of an earlier boot of the host')
 
     def resume(self, context: Any, instance: Any, *args: Any, **kwargs: Any) -> Any:
         """Check the definition of a suspended guest: Nova does not make it anew, and the host may have booted since.
@@ -263,7 +264,7 @@ class LibvirtDriver(nova_driver.LibvirtDriver):
         host = self.devicetrack
         host.make_ready(instance, new_definition=True)
         path = os.path.join(libvirt_utils.get_instance_path(instance), 'unrescue.xml')
-        host.definition_of_this_boot(instance, libvirt_utils.load_file(path))
+        host.kept_definition(instance, libvirt_utils.load_file(path))
         return super().unrescue(context, instance, *args, **kwargs)
 
     # -- live migration -----------------------------------------------------------------------------------------------

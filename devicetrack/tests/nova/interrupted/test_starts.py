@@ -50,7 +50,7 @@ class RefusedTestCase(_Guest):
     def test_a_guest_that_may_not_resume_stays_suspended(self) -> None:
         self._suspend_server(self.server)
         domains = set(self.fake('host1')._vms)
-        with self.refuse('check_definition', exception.HypervisorUnreachable('qemu:///system', 'gone')):
+        with self.refuse('kept_definition', exception.HypervisorUnreachable('qemu:///system', 'gone')):
             self.api.post_server_action(self.server['id'], {'resume': {}}, check_response_status=[202, 500])
             self._wait_for_server_parameter(self.server, {'OS-EXT-STS:task_state': None})
         self.assertEqual(domains, set(self.fake('host1')._vms))
@@ -59,7 +59,7 @@ class RefusedTestCase(_Guest):
 
     def test_a_guest_that_may_not_leave_its_rescue_stays_there(self) -> None:
         self.rescue()
-        with self.refuse('check_definition', exception.HypervisorUnreachable('qemu:///system', 'gone')):
+        with self.refuse('kept_definition', exception.HypervisorUnreachable('qemu:///system', 'gone')):
             self.api.post_server_action(self.server['id'], {'unrescue': None}, check_response_status=[202, 500])
             self._wait_for_server_parameter(self.server, {'OS-EXT-STS:task_state': None})
         self.assertEqual(1, self.fake('host1').lookupByUUIDString(self.server['id']).info()[0])

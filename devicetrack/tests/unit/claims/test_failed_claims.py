@@ -104,7 +104,7 @@ class HostTestCase(base.TestCase):
 
     def test_no_guest_starts_on_its_devices(self) -> None:
         self.assertRaises(exception.InstanceNotClaimed, self.manager.guest_config, self.instance)
-        self.assertRaises(exception.InstanceNotClaimed, self.manager.check_definition, self.instance, '<domain/>')
+        self.assertRaises(exception.InstanceNotClaimed, self.manager.kept_definition, self.instance, '<domain/>')
         self.assertRaises(exception.InstanceNotClaimed, self.manager.realize, self.context, self.instance)
         self.assertEqual({'d0': FREE}, self.host.states())
         self.check_it_stays(self.claim())

@@ -65,8 +65,7 @@ REFUSED = {
         None, Instance(), 'host', fixtures.a_request(pmem=1), migration)),
     'realize': _of(lambda manager, instance, _migration: manager.realize(None, instance)),
     'guest_config': _of(lambda manager, instance, _migration: manager.guest_config(instance)),
-    'check_definition': _of(lambda manager, instance, _migration: manager.check_definition(instance, '<domain/>')),
-    'rewrite_definition': _of(lambda manager, instance, _migration: manager.rewrite_definition(instance, '<domain/>')),
+    'kept_definition': _of(lambda manager, instance, _migration: manager.kept_definition(instance, '<domain/>')),
     'started': _of(lambda manager, instance, _migration: manager.started(None, instance)),
     'adopt': _of(lambda manager, instance, _migration: manager.adopt(None, instance, ())),
     'device_map': _of(lambda manager, instance, migration: manager.device_map(instance, migration)),
@@ -98,10 +97,9 @@ class TestWhileItAnswers(TwoManagersTestCase):
 
     scenarios = base.table(
         ('guest_config', 'guest_config', lambda manager, instance: manager.guest_config(instance)),
-        ('check_definition', 'devices_in', lambda manager, instance: manager.check_definition(
+        ('kept_definition', 'devices_in', lambda manager, instance: manager.kept_definition(
             instance, f'<domain><devices>{"".join(manager.guest_config(instance).devices)}</devices></domain>')),
-        ('rewrite_definition', 'rewrite_definition', lambda manager, instance: manager.rewrite_definition(
-            instance, '<domain/>')), names=('step', 'call'))
+        names=('step', 'call'))
 
     def test_no_guest_may_start_by_the_answer(self) -> None:
         instance = self.host.spawn(pmem=1)
