@@ -88,6 +88,9 @@ MISSING: Final = 'missing'
 OBSERVED: Final = 'observed'
 STATUSES: Final = (FREE, HELD, RELEASING, WITHHELD, CREATABLE, MISSING, OBSERVED, UNKNOWN)
 
+# So many rows of the store, and those of the next host, are in memory at once.
+_AT_ONCE: Final = 5000
+
 NOT_MADE_YET: Final = 'not made yet'
 
 
@@ -549,6 +552,56 @@ def of_host_in(causes: Mapping[Target, withholding.Causes]) -> tuple[Reason, ...
     """The reasons of the whole host."""
     return tuple(reason._replace(detail=f'with its host{": " if reason.detail else ""}{reason.detail}')
                  for target, of_one in causes.items() if target.scope == vocabulary.HOST for reason in reasons(of_one))
+
+
+def stored(records: Sequence[Record], marks: Marks) -> list[Line]:
+    """The lines of a host as the store alone knows them: devices with an owner, and what is withheld.
+
+    The store knows no free device.
+    """
+    lines, of_host = [], of_host_in(marks)
+    for record in records:
+        found = list(reasons(marks.get(Target.of(record.key), {})))
+        of_parent = marks.get(Target.named(record.kind, record.parent or '', parent=True), {})
+        if vocabulary.CORDONED in of_parent:
+            cordoned, = reasons({vocabulary.CORDONED: of_parent[vocabulary.CORDONED]})
+            found.append(cordoned._replace(parent=record.parent))
+        lines.append(Line(
+            record.kind, record.identifier, RELEASING if record.state == vocabulary.RELEASING else HELD, 1,
+            record.resource_class, None, record.provider_uuid, record.parent, record.numa_node, record.instance_uuid,
+            (*found, *of_host), record.details))
+    owned = {Target.of(record.key) for record in records}
+    for target, causes in marks.items():
+        if target.scope == vocabulary.PARENT:
+            lines.append(_line_without_device(target.kind, None, WITHHELD, reasons(causes), target.name))
+        elif target.scope == vocabulary.DEVICE and target not in owned:
+            lines.append(_line_without_device(target.kind, target.name, WITHHELD, reasons(causes))._replace(
+                amount=1))
+    return lines
+
+
+def stored_of(store: store_api.Store, hosts: Sequence[store_api.Host]) -> Iterator[tuple[store_api.Host, list[Line]]]:
+    """The lines of some hosts as their store alone knows them, host by host in their order.
+
+    Reads some thousand rows at a time.
+    """
+    tallies = store.tallies([host.uuid for host in hosts])
+    some: list[store_api.Host] = []
+    left = _AT_ONCE
+    for number, host in enumerate(hosts, 1):
+        some.append(host)
+        left -= 1 + tallies[host.uuid].held + tallies[host.uuid].releasing + tallies[host.uuid].withheld
+        if left > 0 and number < len(hosts):
+            continue
+        records: dict[str, list[Record]] = {one.uuid: [] for one in some}
+        rows: dict[str, list[store_api.WithheldRow]] = {one.uuid: [] for one in some}
+        for record in store.records_of_hosts(list(records)):
+            records[record.host_uuid].append(record)
+        for row in store.withheld_of_hosts(list(rows), vocabulary.SCOPES):
+            rows[row.host_uuid].append(row)
+        for one in some:
+            yield one, stored(records.pop(one.uuid), withheld.marks_of(withheld.by_target(rows.pop(one.uuid))))
+        some, left = [], _AT_ONCE
 
 
 def _observed(device: InventoryDevice, seen: SeenDevice | None) -> Line:

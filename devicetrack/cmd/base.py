@@ -338,8 +338,8 @@ class Stream(Lister):
         if parsed_args.sort_columns:
             return super().take_action(parsed_args)
         return self.columns, (row[LINE] if LINE in row else
-                              cells([row[name] for name in self.columns], parsed_args.formatter)
-                              for row in self.rows(parsed_args))
+                              cells([self.shown(row[name], parsed_args.formatter, name) for name in self.columns],
+                                    parsed_args.formatter) for row in self.rows(parsed_args))
 
     def produce_output(self, *args: Any) -> int:
         parsed_args, names, rows = args

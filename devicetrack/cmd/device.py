@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
+import fnmatch
+import glob
 from typing import Any
 from typing import Final
 
@@ -14,6 +16,7 @@ from devicetrack import exception
 from devicetrack.claims import report
 from devicetrack.claims import withheld
 from devicetrack.cmd import base
+from devicetrack.cmd import host as host_commands
 from devicetrack.cmd import options
 from devicetrack.cmd import records
 from devicetrack.objects.details import serial_of
@@ -21,19 +24,27 @@ from devicetrack.objects.values import Record
 from devicetrack.objects.values import WipeProgress
 from devicetrack.pictures import moments
 from devicetrack.pictures import natural
+from devicetrack.store.api import Host
 
 # A row of the store has these too. For a device that the host has, the host's values count.
 _OF_LINE: Final = ('resource_class', 'provider_uuid', 'parent', 'numa_node')
 
 
-class List(base.Lister):
+# The table of a list of several hosts.
+IN_TABLE_OF_HOSTS: Final = ('host', 'device', 'status', 'resource_class', 'numa_node', 'parent', 'instance_uuid',
+                            'reasons')
+BELOW_OF_HOSTS: Final = ('device', 'instance_uuid', 'reasons', 'resource_class')
+
+
+class List(base.Stream):
     """List the devices of this host: which are free, held, being released or withheld, and what can still be made.
 
-    Reads the host, the hypervisor and the store, and changes nothing. "instance list" has the devices of each instance,
-    also of other hosts. The reasons of withheld devices may be one audit behind: a reason that has ended since then may
-    still be listed, and a wipe that has failed since then is not listed yet. Exit code 3 when a part could not be read
-    (status "unknown"), an option names a device that this host does not have (status "missing"), or no option names a
-    device that an instance has.
+    Reads the host, the hypervisor and the store, and changes nothing. With --all, or a pattern of names, it lists the
+    devices of several hosts, as the store alone knows them: devices that instances have, and what is withheld. Only a
+    host itself knows what is free there. The reasons of withheld devices may be one audit behind: a reason that has
+    ended since then may still be listed, and a wipe that has failed since then is not listed yet. Exit code 3 when a
+    part could not be read (status "unknown"), an option names a device that this host does not have (status "missing"),
+    or no option names a device that an instance has.
     """
 
     columns = ('device', 'kind', 'identifier', 'host', 'status', 'amount', 'resource_class', 'provider',
@@ -47,10 +58,15 @@ class List(base.Lister):
     # The lines are sorted by parent, so the parent is the last column to leave out. The owner, the class and the NUMA
     # node are never left out.
     spare = ('since', 'parent')
-    below = ('instance_uuid', 'reasons', 'resource_class')
+    below: tuple[str, ...] = ('instance_uuid', 'reasons', 'resource_class')
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        options.add_host(parser)
+        which = parser.add_mutually_exclusive_group()
+        which.add_argument('--host', metavar='NAME',
+                           help='The host, when this machine is more than one in the store. By default the host that '
+                                "this machine is. Or another host of the store, or a pattern of a shell such as "
+                                "'rack7*': these hosts, as the store knows them.")
+        which.add_argument('--all', action='store_true', help='All hosts of the store, as the store knows them.')
         parser.add_argument('--status', choices=report.STATUSES, action='append', default=[],
                             metavar='STATUS',
                             help=f'Only lines of this status: {", ".join(report.STATUSES)}. May be repeated.')
@@ -63,20 +79,27 @@ class List(base.Lister):
         if parsed_args.withheld:
             return 'nothing is withheld'
         which = ' like that' if parsed_args.status or parsed_args.parent else ''
-        return f'this host has no device{which}'
-
-    def take_action(self, parsed_args: argparse.Namespace) -> Any:
-        if parsed_args.withheld:
-            self.in_table = ('device', 'status', 'since', 'instance_uuid', 'reasons')
-        return super().take_action(parsed_args)
+        return f'the store knows no device{which}' if self._of_store is not None else f'this host has no device{which}'
 
     def produce_output(self, *args: Any) -> int:
         code = super().produce_output(*args)
         if self._first_start is not None:
             self.say(self._first_start)
+        if self._of_store is not None:
+            self.say(f'from the store, for {base.count(len(self._of_store), "host")}: run the command on a host to see '
+                     'what is free there')
         return code
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
+        self._first_start, self._of_store = None, self._stored_hosts(parsed_args)
+        host = () if self._of_store is None else ('host',)
+        if parsed_args.withheld:
+            self.in_table = (*host, 'device', 'status', 'since', 'instance_uuid', 'reasons')
+        elif host:
+            self.in_table = IN_TABLE_OF_HOSTS
+        if self._of_store is not None:
+            self.in_long, self.below = (*host, *self.in_long), BELOW_OF_HOSTS
+            return self._stored(self._of_store, parsed_args)
         observer = self.app.observer(parsed_args.host)
         lines = observer.inventory()
         if any(line.status in (report.UNKNOWN, report.MISSING) or any(reason.is_no_option for reason in line.reasons)
@@ -84,9 +107,34 @@ class List(base.Lister):
             self.exit_code = base.ATTENTION
         _check_parent(parsed_args.parent, lines)
         self._first_start = records.first_start(self.app, observer.host.name, lines)
-        for line in in_order(lines):
-            if _is_wanted(line, parsed_args):
-                yield line_fields(line, observer.host.name)
+        return self._wanted(lines, observer.host.name, parsed_args)
+
+    def _stored_hosts(self, parsed_args: argparse.Namespace) -> list[Host] | None:
+        """The hosts that the answer is about if it comes from the store alone; None if this machine is asked.
+
+        :raises UnknownHost: no name matches the pattern
+        """
+        name, here = parsed_args.host, host_commands.machine(self.app)
+        if not parsed_args.all and name is None:
+            return None
+        hosts = sorted(self.app.checked_store.hosts(), key=lambda host: natural.key(host.name))
+        if parsed_args.all:
+            return hosts
+        if any(host.name == name for host in hosts):
+            return [host for host in hosts if host.name == name and host.machine_id != here] or None
+        found = [host for host in hosts if fnmatch.fnmatchcase(host.name, name)]
+        if not found and glob.has_magic(name):
+            raise exception.UnknownHost(name, [host.name for host in hosts])
+        return found or None
+
+    def _stored(self, hosts: Sequence[Host], parsed_args: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
+        for host, lines in report.stored_of(self.app.checked_store, hosts):
+            yield from self._wanted(lines, host.name, parsed_args)
+
+    @staticmethod
+    def _wanted(lines: Iterable[report.Line], host: str,
+                parsed_args: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
+        return (line_fields(line, host) for line in in_order(lines) if _is_wanted(line, parsed_args))
 
 
 def in_order(lines: Iterable[report.Line]) -> list[report.Line]:

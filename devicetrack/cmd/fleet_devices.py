@@ -33,12 +33,12 @@ class List(base.Stream):
     """
 
     columns = (*device.List.columns, *mirrored.AGE)
-    in_table = ('host', 'device', 'status', 'resource_class', 'parent', 'instance_uuid', 'reasons')
+    in_table = device.IN_TABLE_OF_HOSTS
     in_long = ('host', *device.List.in_long, 'age_s', 'unknown_since')
     if_filled = (*device.List.if_filled, 'unknown_since')
     prose = device.List.prose
-    spare = ('resource_class', 'since', 'parent')
-    below = ('device', 'instance_uuid', 'reasons')
+    spare = device.List.spare
+    below = device.BELOW_OF_HOSTS
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         mirrored.add_hosts(parser)

@@ -35,15 +35,19 @@ class List(base.Lister):
     """List the hosts of the store, with the numbers of their devices. Reads only the store.
 
     "here" marks this machine. "held" counts the devices that instances have, "releasing" those that go back, and
-    "requests" the requests that wait for the host's manager. "withheld_entries" counts the devices and parents for
+    "requests" the requests that wait for the host's manager. "cordoned" says why an operator keeps the devices of the
+    host from new instances ("host cordon"). "withheld_entries" counts the devices and parents for
     which the store has a reason to withhold them, as of the last audit: one parent may be many devices, and a device
     with a reason may still be held.
     """
 
     columns = ('host', 'here', 'instances', 'held', 'releasing', 'withheld_entries', 'requests', 'nested_since',
-               'epoch', 'boot_id', 'host_uuid')
-    in_table = ('host', 'here', 'instances', 'held', 'releasing', 'withheld_entries', 'requests')
+               'epoch', 'boot_id', 'host_uuid', 'cordoned')
+    in_table = ('host', 'here', 'instances', 'held', 'releasing', 'withheld_entries', 'requests', 'cordoned')
+    if_filled = ('cordoned',)
+    prose = ('cordoned',)
     spare = ('here', 'requests')
+    below = ('cordoned',)
 
     def nothing(self, parsed_args: argparse.Namespace) -> str:
         return 'the store has no host: the first start of its manager makes it'
@@ -52,9 +56,13 @@ class List(base.Lister):
         store = self.app.checked_store
         here = machine(self.app)
         hosts = sorted(store.hosts(), key=lambda one: natural.key(one.name))
-        tallies = store.tallies([host.uuid for host in hosts])
+        uuids = [host.uuid for host in hosts]
+        tallies = store.tallies(uuids)
+        marks = {row.host_uuid: withheld.marks_of(withheld.by_target([row]))
+                 for row in store.withheld_of_hosts(uuids, [vocabulary.HOST])}
         for host in hosts:
-            yield of_store(host, tallies[host.uuid], here)
+            yield {**of_store(host, tallies[host.uuid], here),
+                   'cordoned': cordoned_in(marks.get(host.uuid, {}), host.name)}
 
 
 class Show(base.ShowOne):

@@ -103,8 +103,7 @@ class Map(base.Command):
 
     def _stored(self, host: Host) -> pictures.HostPicture:
         records = self._store.records_of_host(host.uuid)
-        listed = withheld.listed(withheld.load(self._store, host.uuid), {}, {}, records)
-        return pictures.stored(host.name, records, listed, self._events(host))
+        return pictures.stored(host.name, records, withheld.load(self._store, host.uuid), self._events(host))
 
     def _events(self, host: Host) -> list[Event]:
         if not self._has_events:

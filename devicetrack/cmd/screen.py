@@ -89,8 +89,8 @@ def fit(names: Sequence[str], rows: Sequence[Sequence[Any]], width: int, prose: 
 
     :param prose: columns of sentences, whose lines may be broken between words
     :param spare: columns that are left out when there is no room, in this order
-    :param below: columns whose cells are put below those of the first column, in this order, if leaving out the spare
-        columns is not enough
+    :param below: columns whose cells are put below those of the first column if leaving out the spare columns is not
+        enough, in this order; each stands there in its place among the names
     """
     cells = {name: [row[number] for row in rows] for number, name in enumerate(names)}
     beside = {name: _Part(cells[name], name in prose) for name in names}
@@ -101,11 +101,15 @@ def fit(names: Sequence[str], rows: Sequence[Sequence[Any]], width: int, prose: 
     widths, room = list[int](), 0
     for stacked, number in itertools.product(range(len(under) + 1), range(len(spare) + 1)):
         left_out = tuple(spare[:number])
-        lower = [name for name in list(under)[:stacked] if name not in left_out]
+        lower = [name for name in names if name in list(under)[:stacked] and name not in left_out]
         columns = {name: [beside[name]] for name in names if name not in left_out and name not in lower}
         if lower:
             first, *others = columns.items()
-            columns = {' / '.join((first[0], *lower)): first[1] + [under[name] for name in lower], **dict(others)}
+            parts = first[1] + [under[name] for name in lower]
+            heading = ' / '.join((first[0], *lower))
+            if len(heading) > max(part.least for part in parts):
+                heading = heading.replace(' ', '')
+            columns = {heading: parts, **dict(others)}
         widths = [max(len(heading), *(part.least for part in parts)) for heading, parts in columns.items()]
         room = width - sum(widths) - _BORDERS * len(widths) - 1
         if room >= 0:

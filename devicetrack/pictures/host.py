@@ -13,9 +13,8 @@ from devicetrack import vocabulary
 from devicetrack.claims import report
 from devicetrack.claims.report import Line
 from devicetrack.claims.report import Reason
-from devicetrack.claims.withheld import Withheld
 from devicetrack.engine.findings import Finding
-from devicetrack.engine.withholding import Target
+from devicetrack.engine.withholding import Marks
 from devicetrack.objects.details import serial_of
 from devicetrack.objects.event import Event
 from devicetrack.objects.values import DeviceKey
@@ -173,24 +172,9 @@ def read(name: str, lines: Sequence[Line], findings: Sequence[Finding], records:
                        report_only)
 
 
-def stored(name: str, records: Sequence[Record], withheld: Sequence[Withheld],
-           events: Sequence[Event] = ()) -> HostPicture:
+def stored(name: str, records: Sequence[Record], marks: Marks, events: Sequence[Event] = ()) -> HostPicture:
     """Make the picture of a host from the store alone."""
-    causes = {one.target: one for one in withheld}
-    histories = _histories(events)
-    fields = []
-    for record in records:
-        state = report.RELEASING if record.state == vocabulary.RELEASING else report.HELD
-        fields.append((record.numa_node, record.parent, Field(
-            *record.key, state, 1, record.resource_class, record, _reasons(causes.get(Target.of(record.key))),
-            serial=serial_of(record.details), events=histories.get(record.key, ()))))
-    owned = {Target.of(record.key) for record in records}
-    for target, one in causes.items():
-        if target.scope == vocabulary.DEVICE and target not in owned:
-            fields.append((None, None, Field(target.kind, target.name, report.WITHHELD, 1, None, None, _reasons(one))))
-    parents = {(one.target.kind, one.target.name): _reasons(one) for one in withheld
-               if one.target.scope == vocabulary.PARENT}
-    return HostPicture(name, False, _nodes(fields, parents), events=tuple(events[:_EVENTS]))
+    return read(name, report.stored(records, marks), (), records, events)._replace(is_read=False)
 
 
 def _histories(events: Sequence[Event]) -> dict[DeviceKey, tuple[Event, ...]]:
@@ -223,7 +207,3 @@ def _nodes(fields: Iterable[tuple[int | None, str | None, Field]],
 
 def _place(field: Field) -> tuple[Any, ...]:
     return natural.key(field.identifier), field.resource_class or ''
-
-
-def _reasons(one: Withheld | None) -> tuple[Reason, ...]:
-    return () if one is None else report.reasons(one.causes)

@@ -306,6 +306,10 @@ class Store(abc.ABC):
         """The rows of a host, ordered by instance and position. One query."""
 
     @abc.abstractmethod
+    def records_of_hosts(self, host_uuids: Sequence[str]) -> Sequence[Record]:
+        """The rows of some hosts, in the same order. One query."""
+
+    @abc.abstractmethod
     def records_of_instance(self, host_uuid: str, instance_uuid: str) -> list[Record]:
         """The rows of an instance on a host, ordered by position. One query."""
 
@@ -410,6 +414,10 @@ class Store(abc.ABC):
     @abc.abstractmethod
     def withheld(self, host_uuid: str) -> list[WithheldRow]:
         """The devices and parents that are withheld on a host, ordered by kind, scope and name. One query."""
+
+    @abc.abstractmethod
+    def withheld_of_hosts(self, host_uuids: Sequence[str], scopes: Sequence[str]) -> list[WithheldRow]:
+        """What is withheld on some hosts, of these scopes, in any order. One query."""
 
     @abc.abstractmethod
     def set_withheld(self, write: Sequence[WithheldRow], delete: Sequence[WithheldRow] = (),

@@ -143,6 +143,10 @@ class StagedStore(api.Store):
         found: list[Record] = self._call('records_of_host', host_uuid)
         return found
 
+    def records_of_hosts(self, host_uuids: Sequence[str]) -> Sequence[Record]:
+        found: Sequence[Record] = self._call('records_of_hosts', host_uuids)
+        return found
+
     def records_of_instance(self, host_uuid: str, instance_uuid: str) -> list[Record]:
         found: list[Record] = self._call('records_of_instance', host_uuid, instance_uuid)
         return found
@@ -200,6 +204,10 @@ class StagedStore(api.Store):
 
     def withheld(self, host_uuid: str) -> list[api.WithheldRow]:
         found: list[api.WithheldRow] = self._call('withheld', host_uuid)
+        return found
+
+    def withheld_of_hosts(self, host_uuids: Sequence[str], scopes: Sequence[str]) -> list[api.WithheldRow]:
+        found: list[api.WithheldRow] = self._call('withheld_of_hosts', host_uuids, scopes)
         return found
 
     def set_withheld(self, write: Sequence[api.WithheldRow], delete: Sequence[api.WithheldRow] = (),

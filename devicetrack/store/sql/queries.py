@@ -74,6 +74,8 @@ TRIES: Final = (
 # The store sorts what they find.
 RECORDS: Final = _select(models.assignments, [])
 RECORDS_OF_HOST: Final = _select(models.assignments, ['host_uuid'])
+RECORDS_OF_HOSTS: Final = RECORDS.where(models.assignments.c.host_uuid.in_(
+    sa.bindparam('host_uuids', expanding=True)))
 # For SQLite: those whose host is no UUID.
 RECORDS_OF_NO_HOST: Final = sa.select(models.assignments).where(sa.or_(
     sa.func.typeof(models.assignments.c.host_uuid) != 'text', sa.func.length(models.assignments.c.host_uuid) != 36))
@@ -85,7 +87,7 @@ RECORDS_NAMED: Final = _select(models.assignments, ['identifier'])
 TALLIES: Final = _by_host(models.assignments,
                           sa.func.count(models.assignments.c.instance_uuid.distinct()), sa.func.count(),
                           sa.func.count(sa.case((models.assignments.c.state == vocabulary.RELEASING, 1))))
-TALLIES_WITHHELD: Final = _by_host(models.withheld, sa.func.count())
+TALLIES_WITHHELD: Final = _by_host(models.withheld, sa.func.count()).where(models.withheld.c.scope != vocabulary.HOST)
 TALLIES_WAITING: Final = _by_host(models.operator_requests, sa.func.count()).where(
     models.operator_requests.c.answered_at.is_(None))
 
@@ -154,6 +156,9 @@ ANSWER_OPERATOR_REQUEST: Final = sa.update(models.operator_requests).where(
 # -- what is withheld, what hosts declare, and leftovers ---------------------------------------------------------------
 
 WITHHELD: Final = _select(models.withheld, ['host_uuid'], ['kind', 'scope', 'name'])
+WITHHELD_OF_HOSTS: Final = sa.select(models.withheld).where(
+    models.withheld.c.host_uuid.in_(sa.bindparam('host_uuids', expanding=True)),
+    models.withheld.c.scope.in_(sa.bindparam('scopes', expanding=True)))
 ADD_WITHHELD: Final = sa.insert(models.withheld)
 DELETE_WITHHELD: Final = sa.delete(models.withheld).where(*_where(models.withheld, _key(models.withheld)))
 

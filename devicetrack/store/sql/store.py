@@ -221,6 +221,9 @@ class SQLStore(database.Database, api.Store):
         damaged = convert.of_unknown_hosts(self._records(queries.RECORDS_OF_NO_HOST, {}), host_uuid)
         return Compact(Record, [*found, *damaged]) if damaged else found
 
+    def records_of_hosts(self, host_uuids: Sequence[str]) -> Sequence[Record]:
+        return self._records(queries.RECORDS_OF_HOSTS, {'host_uuids': list(host_uuids)})
+
     def records_of_instance(self, host_uuid: str, instance_uuid: str) -> list[Record]:
         return list(self._records(queries.RECORDS_OF_INSTANCE,
                                   {'host_uuid': host_uuid, 'instance_uuid': instance_uuid}))
@@ -341,6 +344,10 @@ class SQLStore(database.Database, api.Store):
 
     def withheld(self, host_uuid: str) -> list[api.WithheldRow]:
         return convert.tuples(api.WithheldRow, self.rows(queries.WITHHELD, {'host_uuid': host_uuid}))
+
+    def withheld_of_hosts(self, host_uuids: Sequence[str], scopes: Sequence[str]) -> list[api.WithheldRow]:
+        return convert.tuples(api.WithheldRow, self.rows(
+            queries.WITHHELD_OF_HOSTS, {'host_uuids': list(host_uuids), 'scopes': list(scopes)}))
 
     def set_withheld(self, write: Sequence[api.WithheldRow], delete: Sequence[api.WithheldRow] = (),
                      events: Sequence[Event] = ()) -> None:

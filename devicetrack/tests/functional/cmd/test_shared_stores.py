@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 import uuid
 
+import fixtures as base_fixtures
 import sqlalchemy as sa
 
 from devicetrack.store import api
@@ -122,10 +124,30 @@ class StatementsTestCase(base.TestCase):
         few, _rows = self.cost('host', 'list')
         for number in range(3, 12):
             self.add(number)
+        self.store.set_withheld([api.WithheldRow(f'{number:036}', '', 'host', f'compute-{number}', json.dumps(
+            {'cordoned': {'since': 1, 'detail': 'a new board', 'by': 'operator'}}), 1, 1) for number in (4, 5)])
         self.assertEqual(few, self.cost('host', 'list')[0])
+        self.assertEqual([None] * 4 + ['a new board'] * 2 + [None] * 6, [
+            one['cordoned'] for one in self.program.ask('host', 'list', config_file=self.config_file)])
         self.assertEqual([(1, 1, 0, 1, 1)] * 12, [
             (one['instances'], one['held'], one['releasing'], one['withheld_entries'], one['requests'])
             for one in self.program.ask('host', 'list', config_file=self.config_file)])
+
+    def test_the_devices_of_all_hosts_take_as_many_statements_for_more_of_them_and_no_more_memory(self) -> None:
+        few, _rows = self.cost('device', 'list', '--all')
+        for number in range(3, 12):
+            self.add(number)
+        self.assertEqual(few, self.cost('device', 'list', '--all')[0])
+        listed = self.program.ask('device', 'list', '--all', config_file=self.config_file)
+        self.assertEqual([(f'compute-{number}', name, status) for number in range(12) for name, status in (
+            ('d0', 'held'), ('d1', 'withheld'))], [(one['host'], one['identifier'], one['status']) for one in listed])
+        self.assertEqual([f'compute-{number}' for number in (1, 10, 11)], [one['host'] for one in self.program.ask(
+            'device', 'list', '--host', 'compute-1*', '--status', 'held', config_file=self.config_file)])
+        self.useFixture(base_fixtures.MonkeyPatch('devicetrack.claims.report._AT_ONCE', 8))
+        self.read.clear()
+        self.assertEqual(listed, self.program.ask('device', 'list', '--all', config_file=self.config_file))
+        found = [rows for statement, rows in self.read if 'FROM assignments' in statement and 'count' not in statement]
+        self.assertEqual([3] * 4, found)
 
     def test_a_picture_of_all_hosts_takes_three_statements_for_each_and_a_page_two(self) -> None:
         page = ('host', 'map', '--all', '--output', f'{self.state_path}/hosts.html')

@@ -121,7 +121,7 @@ class OwnersTestCase(RepairCommandTestCase):
         instance = self.host.spawn(vgpu=1)
         answer = self.program.run('device', 'list', '--max-width', '80')
         self.assertIn(f'|   {instance.uuid} ', answer.out)
-        self.assertRegex(answer.out, r'\| device / instance_uuid.* \| status ')
+        self.assertRegex(answer.out, r'\| device / resource_class / instance_uuid +\| status ')
         self.assertIn('VGPU', answer.out)
         self.assertIn('numa_node', answer.out)
         self.assertEqual([], [line for line in answer.out.splitlines() if len(line) > 80])

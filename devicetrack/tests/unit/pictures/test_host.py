@@ -105,7 +105,7 @@ class PictureTestCase(pictured.HostTestCase):
     def test_by_the_store_alone(self) -> None:
         marks = withheld.load(self.host.store.store, self.host.manager.host_uuid)
         records = self.host.records()
-        picture = pictures.stored('compute-7', records, withheld.listed(marks, {}, {}, records))
+        picture = pictures.stored('compute-7', records, marks)
         self.assertEqual({'held': 4, 'releasing': 1, 'withheld': 1}, picture.counts)
         self.assertEqual(('d5', pictured.HOSTILE), next(
             (field.identifier, field.reasons[0].detail) for field in picture.fields if field.state == report.WITHHELD))
