@@ -136,7 +136,7 @@ class AdoptionPlan(NamedTuple):
 
 
 class HostCheck(NamedTuple):
-    """One check of whether the host can be changed now; ``result`` is one of the words above."""
+    """A result of a check of whether the host can be changed now; ``result`` is one of the words above."""
 
     check: str
     result: str
@@ -155,13 +155,21 @@ def plan(host: AdoptedHost, refusal: Callable[[str, Sequence[DeviceKey]], str | 
 def checks_of_host(obstacles: Sequence[str], unmet: Sequence[str], unread: Sequence[str]) -> Iterator[HostCheck]:
     """Check whether the host can be changed now, as far as the host itself shows without asking Nova.
 
+    A check has a result for each problem, those that keep the service from starting first.
+
     :param obstacles: as in :class:`AdoptionPlan`
     :param unmet: what the options name, and the host does not have or do; a manager starts without it
     :param unread: as in :class:`AdoptionPlan`, and the rights that this user lacks
     """
-    yield HostCheck('options', FAILURE if obstacles else WARNING if unmet else OK, '; '.join((*obstacles, *unmet)))
+    yield from _one_each('options', (FAILURE, obstacles), (WARNING, unmet))
     # The guests and devices were read in the same way as the service will read them: same user, same privileges.
-    yield HostCheck('privileges', FAILURE if unread else OK, '; '.join(unread))
+    yield from _one_each('privileges', (FAILURE, unread))
+
+
+def _one_each(name: str, *problems: tuple[str, Sequence[str]]) -> Iterator[HostCheck]:
+    """Make a result of each problem, so that a warning does not read as a failure; one ``ok`` if there is none."""
+    found = [HostCheck(name, result, text) for result, texts in problems for text in dict.fromkeys(texts)]
+    yield from found or [HostCheck(name, OK, '')]
 
 
 def checks_of_guests(found: AdoptionPlan) -> Iterator[HostCheck]:

@@ -495,9 +495,9 @@ class AdoptTestCase(HostTestCase):
                          before.keys())
         self.assertEqual({adoption.OK}, set(before.values()))
         self.flags(pmem_namespaces='SMALL:ns_0|ns_9', group='libvirt')
-        found = {check.check: check for check in self.adopting().checks()}
-        self.assertEqual(adoption.FAILURE, found['options'].result)
-        self.assertIn('ns_9', found['options'].details)
+        [options] = [check for check in self.adopting().checks() if check.check == 'options']
+        self.assertEqual(adoption.FAILURE, options.result)
+        self.assertIn('ns_9', options.details)
 
     def test_a_host_whose_manager_works_is_refused(self) -> None:
         self.stop_service()

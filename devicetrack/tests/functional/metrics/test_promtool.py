@@ -15,6 +15,7 @@ import yaml
 import devicetrack
 from devicetrack import metrics
 from devicetrack import vocabulary
+from devicetrack.engine import findings
 from devicetrack.metrics import families
 from devicetrack.metrics.reasons import REASONS
 from devicetrack.testing import fixtures
@@ -96,7 +97,8 @@ class AlertsTestCase(PromtoolTestCase):
         [refusals, withheld] = re.findall('reason=~"([^"]*)"', text)
         self.assertEqual(set(), set(refusals.split('|')) - set(REASONS))
         self.assertEqual(set(), set(withheld.split('|')) - set(vocabulary.WITHHELD_REASONS))
-        self.assertEqual({'critical'}, set(re.findall('severity="([^"]*)"', text)) & set(vocabulary.SEVERITIES))
+        self.assertEqual(set(), set(re.findall('severity="([^"]*)"', text)) - set(vocabulary.SEVERITIES))
+        self.assertEqual(set(), set(re.findall('kind="([^"]*)"', text)) - set(findings.KINDS))
 
 
 class FleetTestCase(PromtoolTestCase):

@@ -182,6 +182,18 @@ class AdoptTestCase(base.TestCase):
         self.assertEqual(('failure', 'failure', 'warning'),
                          (found['options'], found['privileges'], found['nova-compute']))
 
+    def test_each_problem_has_its_own_level(self) -> None:
+        self.told = Told(AdoptionPlan([], ['ns0 is missing; create it', 'ns1 is missing'], ['a', 'b'], 0, False),
+                         'no such parent', 'no such type')
+        found = [(line['check'], line['result'], line['details']) for line in json.loads(
+            self.run_to(cmd_base.ATTENTION, '--check', '-f', 'json')[0])]
+        self.assertEqual([
+            ('options', 'failure', 'ns0 is missing; create it'), ('options', 'failure', 'ns1 is missing'),
+            ('options', 'warning', 'no such parent'), ('options', 'warning', 'no such type'),
+            ('privileges', 'failure', 'a'), ('privileges', 'failure', 'b')], found[1:7])
+        self.assertIn('failure options\n    ns1 is missing\nwarning options\n    no such parent\n',
+                      self.run_to(cmd_base.ATTENTION, '--check')[0])
+
 
 class PackageTestCase(base.TestCase):
     """A package of Nova is read where there may be no Nova and no configuration."""
