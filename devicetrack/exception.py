@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 import dataclasses
+import difflib
 from typing import Any
 from typing import dataclass_transform
 
@@ -54,6 +55,29 @@ class DeviceTrackError(Exception):
 def shown(text: str, most: int = 1000) -> str:
     """Shorten a text for a message: a long one to its beginning and its length."""
     return text if len(text) <= most else f'{text[:most // 2]}… ({len(text)} characters)'
+
+
+def close_to(name: str, known: Iterable[str], prefix: str = '') -> str:
+    """Return the known names that a person may have meant, the nearest first; '' if there are none.
+
+    :param prefix: what goes in front of each name in the answer
+    """
+    return ', '.join(prefix + near for near in difflib.get_close_matches(name, known))
+
+
+# So many names are one sentence.
+_NAMED = 10
+
+
+def some_of(names: Iterable[str], meant: str = '') -> str:
+    """Return names for a message. Of many, these are the nearest to the one that was meant, or the first."""
+    found = tuple(names)
+    if len(found) <= _NAMED:
+        return ', '.join(found)
+    near = close_to(meant, found)
+    if near:
+        return f'{len(found)}, close to it: {near}'
+    return f'{", ".join(found[:_NAMED])} and {len(found) - _NAMED} more'
 
 
 # -- configuration ----------------------------------------------------------------------------------------------------
@@ -197,7 +221,7 @@ class UnknownHost(DeviceTrackError):
     known: Collection[str] = several()
 
     def __str__(self) -> str:
-        known = f'it knows {", ".join(self.known) or "none. The first start of its manager makes it"}'
+        known = f'it knows {some_of(self.known, self.host or "") or "none. The first start of its manager makes it"}'
         if self.host is None:
             return (f'the store has no host of this machine; {known}: name one with --host, or have [devicetrack] '
                     'machine_id_path name the file with the id that this machine had')

@@ -231,7 +231,7 @@ def locate(store: store_api.Store, name: str | None, machine_id_path: str) -> st
     if name is None and here:
         raise exception.AmbiguousHost(here)
     if here:
-        raise exception.UnknownHost(wanted, here)
+        raise exception.UnknownHost(wanted, [host.name for host in store.hosts()])
     if name is None and (known := [host.name for host in store.hosts()]):
         # This machine may be one of them with a new id. A new host would have no rows, so every device would differ.
         raise exception.UnknownHost(None, known)
@@ -426,7 +426,7 @@ class Observer:
         if provider not in known:
             some = ' (some could not be read)' if inventory.unknown else ''
             raise exception.BadRequest('provider', provider, 'this host has no provider of this name; it has '
-                                       f'{", ".join(sorted(known)) or "none"}{some}')
+                                       f'{exception.some_of(sorted(known), provider) or "none"}{some}')
         if provider not in self._providers:
             raise exception.BadRequest('provider', provider, 'the compute service has not created it yet')
         return self._providers.uuid_of(provider)

@@ -11,7 +11,6 @@ from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
-import difflib
 import time
 from typing import Final
 from typing import NamedTuple
@@ -171,7 +170,7 @@ def why_unknown(target: Target, parents: Collection[tuple[str, str]],
     if target.scope == vocabulary.DEVICE and (target.kind, target.name) in parents:
         return 'it is a parent of devices: add --parent'
     names = sorted(str(name) for kind, name in known if kind == target.kind)
-    near = close_to(target.name, names, f'{target.kind}/') if names else close_to(
+    near = exception.close_to(target.name, names, f'{target.kind}/') if names else exception.close_to(
         f'{target.kind}/{target.name}', (f'{kind}/{name}' for kind, name in known))
     if near and names:
         return f'this host has no such {target.scope}; close to it: {near}'
@@ -180,14 +179,6 @@ def why_unknown(target: Target, parents: Collection[tuple[str, str]],
     kinds = in_short(sorted({kind for kind, _name in known}))
     return (f'this host has no {target.scope} of this kind; {f"close to it: {near}; " if near else ""}it has '
             f'{target.scope}s of these kinds: {kinds}')
-
-
-def close_to(name: str, known: Iterable[str], prefix: str = '') -> str:
-    """Return the known names that a person may have meant, the nearest first; '' if there are none.
-
-    :param prefix: what goes in front of each name in the answer
-    """
-    return ', '.join(prefix + near for near in difflib.get_close_matches(name, known))
 
 
 def left_at(target: Target, records: Iterable[Record]) -> tuple[Record, ...]:

@@ -14,7 +14,6 @@ from typing import Final
 
 from devicetrack import exception
 from devicetrack.claims import report
-from devicetrack.claims import withheld
 from devicetrack.cmd import base
 from devicetrack.cmd import host as host_commands
 from devicetrack.cmd import options
@@ -154,7 +153,7 @@ def _check_parent(name: options.DeviceName | None, lines: Sequence[report.Line])
     known = {records.name(line.kind, line.parent) for line in lines if line.parent}
     some = ' (a part of this host could not be read)' if any(line.status == report.UNKNOWN for line in lines) else ''
     raise exception.BadRequest('parent', str(name), 'no device of this host has this parent; the parents are '
-                               f'{", ".join(sorted(known, key=natural.key)) or "none"}{some}')
+                               f'{exception.some_of(sorted(known, key=natural.key), str(name)) or "none"}{some}')
 
 
 def _is_wanted(line: report.Line, parsed_args: argparse.Namespace) -> bool:
@@ -181,7 +180,7 @@ class Show(base.ShowOne):
         store, name = self.app.checked_store, parsed_args.device
         hosts = records.names_of_hosts(store)
         found = records.find(store, parsed_args.host, device=name)
-        here, lines, unknown, parents, known = self._ask_host(parsed_args, name)
+        here, lines, unknown, parents = self._ask_host(parsed_args, name)
         candidates: dict[tuple[str | None, str, str], tuple[Record | None, report.Line | None]] = {
             (hosts.get(one.host_uuid), one.kind, one.identifier): (one, None) for one in found}
         for listed in lines:
@@ -195,9 +194,8 @@ class Show(base.ShowOne):
             raise exception.UnknownToStore(
                 'device', str(name), parsed_args.host,
                 f'no instance has it, and this host could not be asked: {unknown}' if unknown is not None else
-                'this host does not have it, and no instance has it; '
-                + (f'close to it: {near}' if (near := withheld.close_to(str(name), known)) else
-                   'see devicetrack-manage device list'))
+                'this host does not have it, and no instance has it'
+                + (records.close_to(self.app, name, parsed_args.host) or '; see devicetrack-manage device list'))
         if len(candidates) > 1:
             where = ', '.join(f'{kind}/{identifier} on {host}' for host, kind, identifier in candidates)
             raise base.UsageError(f'{name} may be {where}: say which by KIND/ and --host')
@@ -209,25 +207,20 @@ class Show(base.ShowOne):
             'proof': None if line is None else self.app.observer(parsed_args.host).proof_of(line)}
 
     def _ask_host(self, parsed_args: argparse.Namespace,
-                  name: options.DeviceName) -> tuple[str | None, list[report.Line], str | None, set[str], set[str]]:
-        """Return the name of this host, its lines for this device, why they are unknown, its parents, and all names.
-
-        The names have kinds if ``name`` has one.
-        """
+                  name: options.DeviceName) -> tuple[str | None, list[report.Line], str | None, set[str]]:
+        """Return the name of this host, its lines for this device, why they are unknown, and its parents."""
         try:
             observer = self.app.observer(parsed_args.host)
         except (exception.UnknownHost, exception.NotThisMachine, exception.AmbiguousHost) as error:
-            return None, [], str(error), set(), set()
+            return None, [], str(error), set()
         try:
             lines = observer.inventory()
         except (exception.DriverError, exception.InvalidConfiguration) as error:
-            return observer.host.name, [], str(error), set(), set()
+            return observer.host.name, [], str(error), set()
         found = [line for line in lines if line.identifier == name.identifier and name.kind in (None, line.kind)]
         unread = [f'{line.kind}: {line.reason}' for line in lines if line.status == report.UNKNOWN]
         return (observer.host.name, found, '; '.join(unread) if unread and not found else None,
-                {line.parent for line in lines if line.parent and name.kind in (None, line.kind)},
-                {records.name(line.kind, line.identifier) if name.kind else line.identifier
-                 for line in lines if line.identifier is not None})
+                {line.parent for line in lines if line.parent and name.kind in (None, line.kind)})
 
 
 def _both(host: str | None, kind: str, identifier: str, record: Record | None, line: report.Line | None,

@@ -135,7 +135,8 @@ class Explain(base.Lister):
             wanted = [WantedResource(name, amount, None) for name, amount in counted.items()]
         else:
             raise exception.UnknownToStore('instance', parsed_args.instance, None, (
-                'it has no device, and no claim of it was refused, or that was longer ago than the history goes back'))
+                'it has no device, and no claim of it was refused, or that was longer ago than the history goes back'
+                + records.close_to(self.app, parsed_args.instance)))
         return _request(parsed_args, observer, wanted)
 
 

@@ -165,7 +165,7 @@ class DeviceHistory(_OfFleet, history.DeviceHistory):
     def check_known(self, store: Any, parsed_args: argparse.Namespace) -> None:
         kind, name = parsed_args.device or (None, None)
         if not store.is_known(self._uuids(parsed_args), name=name, kind=kind, serial=parsed_args.serial):
-            raise _unknown(self.what(parsed_args))
+            raise _unknown(self.what(parsed_args), store.close_to(name, ('identifier', 'parent')) if name else '')
 
     def _uuids(self, parsed_args: argparse.Namespace) -> list[str]:
         """Return the UUIDs that a host of this name has and had; none if no host is asked for."""
@@ -173,8 +173,7 @@ class DeviceHistory(_OfFleet, history.DeviceHistory):
             return []
         found = [uuid for uuid, one in self._hosts.items() if one.name == parsed_args.host]
         if not found:
-            raise exception.BadRequest('host', parsed_args.host, 'the mirror never had a host of this name; see '
-                                       'devicetrack-manage fleet host list')
+            raise reading.unknown_host(parsed_args.host, (one.name for one in self._hosts.values()))
         return found
 
     def what(self, parsed_args: argparse.Namespace) -> str:
@@ -196,8 +195,9 @@ class InstanceHistory(_OfFleet, history.InstanceHistory):
 
     def check_known(self, store: Any, parsed_args: argparse.Namespace) -> None:
         if not store.is_known(instance_uuid=parsed_args.instance):
-            raise _unknown(self.what(parsed_args))
+            raise _unknown(self.what(parsed_args), store.close_to(parsed_args.instance, ('instance_uuid',)))
 
 
-def _unknown(what: str) -> exception.BadRequest:
-    return exception.BadRequest('history', what, 'no device in the mirror is like that, and no event names it')
+def _unknown(what: str, near: str) -> exception.BadRequest:
+    return exception.BadRequest('history', what, 'no device in the mirror is like that, and no event names it'
+                                + (f'; close to it: {near}' if near else ''))

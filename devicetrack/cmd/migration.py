@@ -112,7 +112,7 @@ class Check(base.Lister):
             raise exception.CompatibilityUnknown(
                 parsed_args.instance,
                 f'no host {name} is known, in the store or in a file of --facts; there are '
-                f'{", ".join(sorted({*names.values(), *hosts}))}')
+                f'{exception.some_of(sorted({*names.values(), *hosts}), name)}')
         if there.is_silent:
             raise exception.CompatibilityUnknown(parsed_args.instance, f'host {name} declares nothing')
         _say_missing(self, [guest.source, there])

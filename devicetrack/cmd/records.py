@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
+import contextlib
 from typing import Any
 from typing import Final
 
@@ -17,6 +18,9 @@ from devicetrack.conf import manager as manager_options
 from devicetrack.objects.values import Record
 from devicetrack.store.api import Host
 from devicetrack.store.api import Store
+
+# So many events of a host name what a person may have meant.
+_EVENTS: Final = 2000
 
 FIELDS: Final = ('device', 'kind', 'identifier', 'host', 'instance_uuid', 'role', 'state', 'position', 'resource_class',
                  'provider_uuid', 'parent', 'numa_node', 'migration_uuid', 'claim_id', 'generation', 'created_at',
@@ -75,6 +79,31 @@ def host_of(store: Store, name: str) -> Host:
     if found is None:
         raise exception.UnknownHost(name, [one.name for one in store.hosts()])
     return found
+
+
+def close_to(app: Any, meant: options.DeviceName | str, host: str | None = None) -> str:
+    """Return "; close to it: " with names for a message about a name that is unknown; '' if none is close.
+
+    The names are those that a host has now and that its store knows of it.
+
+    :param meant: a device or a parent, or the UUID of an instance
+    :param host: by default the host that this machine is
+    """
+    store, things = app.checked_store, list[Any]()
+    # Nobody asked for these names: a host that cannot be asked is no error here.
+    with contextlib.suppress(exception.DeviceTrackError):
+        found = app.present_host() if host is None else host_of(store, host)
+        things += [*store.records_of_host(found.uuid), *(
+            stored.event for stored in store.latest_events(found.uuid, _EVENTS))]
+        if isinstance(meant, options.DeviceName):
+            things += app.observer(host).inventory()
+    if isinstance(meant, str):
+        known = {one.instance_uuid for one in things if one.instance_uuid}
+    else:
+        names = {(one.kind, one.identifier) for one in things} | {(one.kind, one.parent) for one in things}
+        known = {name(kind, one) if meant.kind else one for kind, one in names if kind and one}
+    near = '' if str(meant) in known else exception.close_to(str(meant), known)
+    return f'; close to it: {near}' if near else ''
 
 
 def find(store: Store, host: str | None = None, instance_uuid: str | None = None,

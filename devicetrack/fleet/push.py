@@ -25,6 +25,7 @@ from sqlalchemy.dialects import sqlite
 
 from devicetrack import exception
 from devicetrack.fleet import models
+from devicetrack.fleet import reading
 from devicetrack.fleet.mirror import Mirror
 from devicetrack.fleet.mirror import Terms
 from devicetrack.store import api
@@ -334,8 +335,8 @@ def forget(mirror: Mirror, name: str) -> str:
         found = connection.execute(sa.select(_HOSTS.c.host_uuid, models.is_silent().label('silent')).where(
             _HOSTS.c.name == name, _HOSTS.c.forgotten_at_ms.is_(None)).with_for_update()).all()
         if not found:
-            raise exception.BadRequest('host', name, 'no host of the mirror has this name; see devicetrack-manage '
-                                                     'fleet host list')
+            raise reading.unknown_host(name, connection.execute(
+                sa.select(_HOSTS.c.name).where(_HOSTS.c.forgotten_at_ms.is_(None))).scalars())
         if not all(one.silent for one in found):
             raise exception.BadRequest('host', name, 'it still pushes: stop its timer, and forget it when it has been '
                                                      f'silent for {models.SILENT_INTERVALS} of its intervals')

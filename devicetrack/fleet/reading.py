@@ -6,6 +6,7 @@ It reads only. The answers come in pieces of some hosts, so that a fleet is neve
 from __future__ import annotations
 
 from collections.abc import Collection
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -159,8 +160,7 @@ class Reader:
         known = [one for one in self.hosts() if not one.is_forgotten]
         for pattern in patterns:
             if not any(fnmatch.fnmatchcase(one.name, pattern) for one in known):
-                raise exception.BadRequest('host', pattern, 'no host of the mirror has such a name; see '
-                                                            'devicetrack-manage fleet host list')
+                raise unknown_host(pattern, (one.name for one in known))
         return [one for one in known if not patterns or any(
             fnmatch.fnmatchcase(one.name, pattern) for pattern in patterns)]
 
@@ -237,6 +237,18 @@ class Reader:
         return bool(self._mirror.rows(sa.select(sa.literal(1)).select_from(models.fleet_devices).where(
             *_like(_DEVICE, host_uuids, name=name, kind=kind, serial=serial, instance_uuid=instance_uuid)).limit(1)))
 
+    def close_to(self, name: str, columns: Sequence[str]) -> str:
+        """The names in these columns of devices that a person may have meant; '' if there are none.
+
+        A name with one mistake begins or ends as the right one.
+        """
+        half, known = len(name) // 2, set[str]()
+        for column in (_DEVICE[one] for one in columns):
+            known.update(row[0] for row in self._mirror.rows(sa.select(column).distinct().where(sa.or_(
+                column.startswith(name[:half], autoescape=True),
+                column.endswith(name[half + 1:], autoescape=True))).limit(_LINES)))
+        return exception.close_to(name, known)
+
     # -- events --------------------------------------------------------------------------------------------------------
 
     def events(self, since_ms: int | None, until_ms: int | None, *, name: str | None = None, kind: str | None = None,
@@ -272,6 +284,13 @@ class Reader:
                 found[uuid][part] = document
             for one in some:
                 yield one, found[one.uuid]
+
+
+def unknown_host(name: str, known: Iterable[str]) -> exception.BadRequest:
+    """The error about a host or a pattern."""
+    near = exception.close_to(name, known)
+    return exception.BadRequest('host', name, 'no host of the mirror has such a name; ' + (
+        f'close to it: {near}' if near else 'see devicetrack-manage fleet host list'))
 
 
 def _like(columns: Any, host_uuids: Collection[str], *, name: str | None,

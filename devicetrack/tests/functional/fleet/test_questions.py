@@ -86,6 +86,9 @@ class DeviceListTestCase(QuestionsTestCase):
         answer = self.fleet.run('fleet', 'device', 'list', '--host', 'rack9-*')
         self.assertEqual(cmd_base.USAGE, answer.code)
         self.assertIn('rack9-*', answer.err)
+        for question in (['device', 'list', '--host', 'rack2-1'], ['device', 'history', 'd0', '--host', 'rack2-1'],
+                         ['forget', 'rack2-1'], ['capacity', '--host', 'rack2-1', '--request', 'VGPU=1']):
+            self.assertIn('close to it: rack2-10', self.fleet.run('fleet', *question).err)
 
     def test_no_device_of_a_silent_host_is_free(self) -> None:
         self.fleet.grow_old(self.seven, 179)
@@ -197,6 +200,11 @@ class HistoryTestCase(QuestionsTestCase):
                          ['instance', 'history', str(uuid.UUID(int=5))], ['device', 'history', 'd0', '--host', 'x'],
                          ['device', 'history'], ['device', 'history', 'd0', '--serial', 'S-1']):
             self.assertEqual(cmd_base.USAGE, self.fleet.run('fleet', *question).code, str(question))
+        for question, near in ((['device', 'history', 'vpmem/d00'], 'd0'),
+                               (['device', 'history', 'region00'], 'region0'),
+                               (['instance', 'history', self.second.uuid[:-1] + (
+                                   'a' if self.second.uuid[-1] != 'a' else 'b')], self.second.uuid)):
+            self.assertRegex(self.fleet.run('fleet', *question).err, f'close to it: {near}\\b')
         self.fleet.grow_old(self.two, 3600)
         answer = self.fleet.run('fleet', 'device', 'history', '--serial', 'S-1', '-f', 'json')
         self.assertEqual(cmd_base.ATTENTION, answer.code)

@@ -8,6 +8,7 @@ import re
 import fixtures as base_fixtures
 
 from devicetrack import exception
+from devicetrack.store import api
 from devicetrack.testing.fixtures import FREE
 from devicetrack.testing.fixtures import Instance
 from devicetrack.tests.unit.cmd.test_repair import ANOTHER
@@ -30,6 +31,35 @@ class TypoTestCase(RepairCommandTestCase):
             self.assertEqual((1, ''), (answer.code, answer.out))
             self.assertRegex(answer.err, f'close to it: {near}\\b')
         self.assertEqual([], self.waiting())
+
+    def test_commands_that_only_read_say_the_nearest_names_too(self) -> None:
+        instance = self.host.spawn(pmem=1).uuid
+        typo = instance[:-1] + ('0' if instance[-1] != '0' else '1')
+        for arguments, near in ((('device', 'history', 'vpmem/d00'), 'vpmem/d0'), (('device', 'history', 'd11'), 'd1'),
+                                (('device', 'history', 'vpmem/regino0'), 'vpmem/region0'),
+                                (('instance', 'list', '--device', 'vpmem/d00'), 'vpmem/d0'),
+                                *((arguments, instance) for arguments in (
+                                    ('instance', 'show', typo), ('instance', 'history', typo),
+                                    ('instance', 'release', typo), ('explain', '--instance', typo)))):
+            answer = self.program.run(*arguments)
+            self.assertEqual((0 if 'list' in arguments else 1, ''), (answer.code, answer.out))
+            self.assertRegex(answer.err, f'close to it: {near}\\b')
+        self.assertNotIn('close', self.program.run('instance', 'list', '--device', 'vpmem/d1').err)
+
+    def test_every_command_says_which_hosts_the_store_knows(self) -> None:
+        for arguments in (('host', 'show'), ('host', 'map'), ('host', 'forget'), ('host', 'cordon'),
+                          ('device', 'list', '--host'), ('device', 'show', 'd0', '--host'), ('audit', '--host'),
+                          ('device', 'history', 'd0', '--host'), ('instance', 'list', '--host'),
+                          ('request', 'list', '--host'), ('explain', '--resource', 'VGPU=1', '--host')):
+            answer = self.program.run(*arguments, 'comptue-7')
+            self.assertEqual((1, ''), (answer.code, answer.out))
+            self.assertRegex(answer.err, r'knows compute-7\b')
+
+    def test_of_many_hosts_the_nearest_are_named(self) -> None:
+        for number in range(20, 40):
+            self.host.store.add_host(api.Host(f'{number:036}', f'compute-{number}', f'digest {number}'))
+        self.assertIn('it knows 21, close to it: compute-27', self.program.run('host', 'show', 'comptue-27').err)
+        self.assertRegex(self.program.run('host', 'show', 'x').err, 'it knows compute-20, .* and 11 more')
 
     def test_a_name_like_no_other_gets_those_of_the_host(self) -> None:
         self.assertIn('it has these devices of this kind: d0, d1', self.program.run('device', 'cordon', 'vpmem/x').err)
