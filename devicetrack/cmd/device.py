@@ -18,6 +18,7 @@ from devicetrack.cmd import base
 from devicetrack.cmd import host as host_commands
 from devicetrack.cmd import options
 from devicetrack.cmd import records
+from devicetrack.cmd import watching
 from devicetrack.objects.details import serial_of
 from devicetrack.objects.values import Record
 from devicetrack.objects.values import WipeProgress
@@ -35,7 +36,7 @@ IN_TABLE_OF_HOSTS: Final = ('host', 'device', 'status', 'resource_class', 'numa_
 BELOW_OF_HOSTS: Final = ('device', 'instance_uuid', 'reasons', 'resource_class')
 
 
-class List(base.Stream):
+class List(watching.Watched, base.Stream):
     """List the devices of this host: which are free, held, being released or withheld, and what can still be made.
 
     Reads the host, the hypervisor and the store, and changes nothing. With --all, or a pattern of names, it lists the
@@ -97,7 +98,7 @@ class List(base.Stream):
         elif host:
             self.in_table = IN_TABLE_OF_HOSTS
         if self._of_store is not None:
-            self.in_long, self.below = (*host, *self.in_long), BELOW_OF_HOSTS
+            self.in_long, self.below = (*host, *List.in_long), BELOW_OF_HOSTS
             return self._stored(self._of_store, parsed_args)
         observer = self.app.observer(parsed_args.host)
         lines = observer.inventory()
@@ -163,7 +164,7 @@ def _is_wanted(line: report.Line, parsed_args: argparse.Namespace) -> bool:
     return (not parsed_args.status or line.status in parsed_args.status) and _is_of(line, parsed_args.parent)
 
 
-class Show(base.ShowOne):
+class Show(watching.Watched, base.ShowOne):
     """Show one device: its state on this host, and its assignment in the store.
 
     If the host does not answer, or the device is on another machine, the status is empty and "unknown" says why. The

@@ -21,7 +21,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     'device cordon': ("vpmem/ns3 --reason 'bad blocks soon'", 'mdev/pci_0000_84_00_0 --parent --no-wait'),
     'device forget': ('vpmem/ns3', f'vpmem/ns3 --confirm {_INSTANCE}'),
     'device history': ('vpmem/ns3 --since 7d', 'mdev/pci_0000_84_00_0 --since yesterday', '--serial 1320220000123'),
-    'device list': ('', '--withheld', '--status free --status creatable', '-f json'),
+    'device list': ('', '--withheld --watch', '--status free --status creatable', "--host 'rack7*'", '-f json'),
     'device retire': ('vpmem/ns3', f"vpmem/ns3 --confirm {_INSTANCE} --reason 'DIMM 4 is broken'"),
     'device show': ('vpmem/ns3', '4b20d080-1b54-4048-85b3-a6a62d165c01'),
     'device uncordon': ('vpmem/ns3', 'mdev/pci_0000_84_00_0 --parent'),

@@ -22,6 +22,7 @@ from devicetrack.cmd import device
 from devicetrack.cmd import host as host_commands
 from devicetrack.cmd import mirrored
 from devicetrack.cmd import records
+from devicetrack.cmd import watching
 from devicetrack.conf import fleet as options
 from devicetrack.conf import manager as manager_options
 from devicetrack.fleet import inventory
@@ -103,7 +104,7 @@ def _text(rows: Sequence[NamedTuple]) -> str:
     return json.dumps([row._asdict() for row in rows])
 
 
-class HostList(base.Lister):
+class HostList(watching.Watched, base.Lister):
     """List the hosts of the fleet: how many devices they have, what is wrong there, and how old their pictures are.
 
     "creatable" counts what parents can still make. While a host is silent for three of its intervals, nobody knows what

@@ -18,6 +18,7 @@ from devicetrack.claims import report
 from devicetrack.claims import withheld
 from devicetrack.cmd import base
 from devicetrack.cmd import records
+from devicetrack.cmd import watching
 from devicetrack.conf import manager as manager_options
 from devicetrack.engine.withholding import Marks
 from devicetrack.engine.withholding import Target
@@ -31,7 +32,7 @@ _COUNTED: Final = (report.FREE, report.HELD, report.RELEASING, report.WITHHELD, 
                    report.OBSERVED)
 
 
-class List(base.Lister):
+class List(watching.Watched, base.Lister):
     """List the hosts of the store, with the numbers of their devices. Reads only the store.
 
     "here" marks this machine. "held" counts the devices that instances have, "releasing" those that go back, and
@@ -65,7 +66,7 @@ class List(base.Lister):
                    'cordoned': cordoned_in(marks.get(host.uuid, {}), host.name)}
 
 
-class Show(base.ShowOne):
+class Show(watching.Watched, base.ShowOne):
     """Show a host; for this machine also how many devices of each class are free, held or withheld.
 
     "withheld" counts devices that nobody has and nobody gets now; "withheld_entries" is the same as in "host list".

@@ -14,6 +14,7 @@ from devicetrack.cmd import host as host_commands
 from devicetrack.cmd import page_file
 from devicetrack.cmd import records as records_commands
 from devicetrack.cmd import screen
+from devicetrack.cmd import watching
 from devicetrack.objects.event import Event
 from devicetrack.pictures import fleet as together
 from devicetrack.pictures import host as pictures
@@ -29,7 +30,7 @@ _WIDEST = 160
 _EVENTS = 2000
 
 
-class Map(base.Command):
+class Map(watching.Watched, base.Command):
     """Draw hosts: NUMA nodes, parents and devices, the owner of each device, why devices are withheld, and findings.
 
     Reads the devices and the hypervisor of this machine and the store, and changes nothing. For another host it draws

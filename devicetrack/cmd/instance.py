@@ -17,13 +17,14 @@ from devicetrack.cmd import base
 from devicetrack.cmd import options
 from devicetrack.cmd import records
 from devicetrack.cmd import requesting
+from devicetrack.cmd import watching
 from devicetrack.objects.values import Record
 from devicetrack.pictures import natural
 
 RELEASED = 'released'
 
 
-class List(base.Lister):
+class List(watching.Watched, base.Lister):
     """List the instances that have devices: all in the store, or those that match. Reads only the store.
 
     An instance that moves between two hosts of the store has a line for each. --long names the devices.

@@ -14,10 +14,11 @@ from devicetrack.cmd import base
 from devicetrack.cmd import options
 from devicetrack.cmd import records
 from devicetrack.cmd import requesting
+from devicetrack.cmd import watching
 from devicetrack.store.api import OperatorRequest
 
 
-class List(base.Blocks):
+class List(watching.Watched, base.Blocks):
     """List the operator requests, oldest first.
 
     The list has all requests that wait for the next audit of a manager, and the newest of the others.

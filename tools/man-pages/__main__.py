@@ -22,6 +22,7 @@ from oslo_config import cfg
 from devicetrack.cmd import base
 from devicetrack.cmd import manage
 from devicetrack.cmd import nova_adopt
+from devicetrack.cmd import watching
 
 PAGES: Final = pathlib.Path(__file__).parents[2] / 'share' / 'man' / 'man1'
 
@@ -88,6 +89,8 @@ def own_parser(command: type[base.Command], app: Any) -> argparse.ArgumentParser
     command(app, None).add_arguments(parser)
     if issubclass(command, base.Lister):
         parser.add_argument('--long', action='store_true', help='In a table, show what else there is to see.')
+    if issubclass(command, watching.Watched):
+        watching.add_watch(parser)
     return parser
 
 
