@@ -43,12 +43,12 @@ class _Version(argparse.Action):
 
 
 class Adopt(base.Blocks):
-    """Say which devices the guests of this compute host have, and record them.
+    """Show which devices the guests of this compute host have, and record them.
 
     Run it on the host, as the user of nova-compute and with its configuration, while nova-compute is stopped. It asks
-    Nova, placement, libvirt and the host for the owner of each device, and lists one line for each instance. Without
-    --apply it changes nothing. Exit code 3 when the owner of a device cannot be found: the device stays withheld, and
-    nobody gets it.
+    Nova, placement, libvirt and the host for the owner of each device, and prints an entry for each instance. Without
+    --apply it changes nothing. Exit code 3 if it cannot determine the owner of a device: the device stays withheld, so
+    no guest gets it.
     """
 
     columns: tuple[str, ...] = ('host', 'outcome', 'instance_uuid', 'devices', 'reason')
@@ -64,16 +64,17 @@ class Adopt(base.Blocks):
                                            f'default {" or ".join(unit.UNITS)}, if the host has it.')
         parser.add_argument('--version', action=_Version, help='Show the versions of this program and of Nova.')
         parser.add_argument('--debug', action='store_true', help='Show the traceback of an error.')
-        parser.add_argument('-v', '--verbose', action='store_true', help='Show what is logged, too.')
+        parser.add_argument('-v', '--verbose', action='store_true', help='Print the log, too.')
         action = parser.add_mutually_exclusive_group()
         action.add_argument('--apply', action='store_true',
                             help='Record what the plan lists, end interrupted moves from this host, and show the '
                                  'result for each instance.')
         action.add_argument('--check', action='store_true',
-                            help='Say whether this host can be changed to devicetrack-nova-compute now.')
+                            help='Check whether you can change this host to devicetrack-nova-compute now.')
         action.add_argument('--check-package', type=pathlib.Path, metavar='PATH',
-                            help="Say whether devicetrack knows the Nova of a package before it is installed: a .deb "
-                                 "file, or a directory with the package's files. It needs no right and no Nova.")
+                            help="Check whether devicetrack supports the Nova of a package before you install it: a .deb "
+                                 "file, or a directory with the package's files. This needs no privileges and no "
+                                 "Nova.")
         parser.add_argument('--write-table', type=pathlib.Path, metavar='FILE',
                             help='With --check-package: accept the Nova of the package, whose patches you have read. '
                                  f'The service reads the files {seam_table.OPERATORS}/*.txt.')
@@ -188,14 +189,14 @@ def begin(parsed_args: argparse.Namespace) -> tuple[str, NovaHost]:
         if command is None and parsed_args.unit:
             raise base.UsageError(f'systemd has no unit {parsed_args.unit}')
         if command is not None and command.arguments is None and not given:
-            raise base.UsageError(f'nobody can tell with which arguments the unit {command.unit} starts the service: '
+            raise base.UsageError(f'the arguments with which the unit {command.unit} starts the service are unknown: '
                                   'give its --config-file and --config-dir')
     try:
         conf = process.begin(given or (command and command.arguments) or [])
     except (OSError, UnicodeDecodeError) as error:
         raise base.UsageError(base.unreadable(error, parsed_args.config_file + parsed_args.config_dir)) from error
     except SystemExit as error:
-        raise base.UsageError(f'the service does not take {" ".join(command.arguments or ()) if command else given}'
+        raise base.UsageError(f'the service does not accept {" ".join(command.arguments or ()) if command else given}'
                               ) from error
     from devicetrack.cmd.nova_host import NovaHost
     from devicetrack.nova.record import NovaRecord

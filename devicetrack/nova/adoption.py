@@ -131,7 +131,7 @@ class AdoptionPlan(NamedTuple):
 
     @property
     def warnings(self) -> list[str]:
-        return [*([STILL_UP] if self.is_up else []), *(f'no manager starts: {one}' for one in self.obstacles),
+        return [*([STILL_UP] if self.is_up else []), *(f'the service does not start: {one}' for one in self.obstacles),
                 *(f'could not be read: {one}' for one in self.unread)]
 
 
@@ -276,7 +276,7 @@ class _Comparison:
 
     def _of_instance(self, instance: Instance | None) -> str | None:
         if instance is None:
-            return 'Nova does not know the instance: a domain was left behind, or somebody else made it'
+            return 'Nova has no such instance: its domain is a leftover, or another program made it'
         if instance.moving:
             return instance.moving
         if instance.deleted:
@@ -296,22 +296,22 @@ class _Comparison:
         for use in uses:
             then = paths.get(use.address, use.identifier)
             if use.kind == NAMESPACE and then != use.identifier:
-                return (f'its definition names {use.address}, which was {then} when Nova recorded it and is '
+                return (f'its definition has {use.address}, which was {then} when Nova recorded it and is '
                         f'{use.identifier or "no namespace of the options"} now')
             if use.identifier is None:
-                return f'its definition names {use.address}, which is not a device that the options name'
+                return f'its definition has {use.address}, which is in no option of this host'
             if use.running and use.live != use.defined:
-                which, other = ('uses', 'its definition does not name it') if use.live else (
-                    'does not use', 'its definition names it')
+                which, other = ('uses', 'its definition lacks it') if use.live else (
+                    'does not use', 'its definition has it')
                 return f'its guest {which} {use.identifier}, but {other}'
         if uuid not in self._host.usage.domains:
             return None                                 # without a domain only Nova's record names namespaces
         named = {key for key in self._named(uuid) if key.kind == NAMESPACE}
         recorded = set(self._recorded(uuid))
         if named - recorded:
-            return f"its definition names {_listed(named - recorded)}, which Nova's record does not have"
+            return f"its definition has {_listed(named - recorded)}, which Nova's record lacks"
         if recorded - named:
-            return f"Nova's record has {_listed(recorded - named)}, which its definition does not name"
+            return f"Nova's record has {_listed(recorded - named)}, which its definition lacks"
         return None
 
     def _of_others(self, uuid: str, devices: Iterable[DeviceKey]) -> str | None:
@@ -334,7 +334,7 @@ class _Comparison:
                 provider, resource_class = where
                 at = f' at provider {provider}' if provider not in self._names else (
                     f' at {self._names[provider]}' if self._names[provider] else '')
-                return (f'placement counts {counted.get(where, 0)} {resource_class}{at} for it, but it has '
+                return (f'placement allocates {counted.get(where, 0)} {resource_class}{at} to it, but it has '
                         f'{has[where]}')
         return None
 
@@ -342,7 +342,7 @@ class _Comparison:
     def _of_flavor(instance: Instance | None, devices: Sequence[DeviceKey]) -> str | None:
         if devices or instance is None or not instance.wants:
             return None
-        return (f'its flavor asks for {", ".join(sorted(instance.wants))}, but nothing names a device of it: it cannot '
+        return (f'its flavor asks for {", ".join(sorted(instance.wants))}, but no source lists such a device: it cannot '
                 'start')
 
     def _evidence(self, uuid: str, devices: Iterable[DeviceKey]) -> str:
@@ -350,7 +350,7 @@ class _Comparison:
         kinds = {key.kind for key in devices}
         speak = [] if uuid not in self._uses else ['its definition']
         speak += ["Nova's record"] if NAMESPACE in kinds else []
-        said = f'{" and ".join(speak)} {"name" if len(speak) > 1 else "names"} them, and placement counts as many'
+        said = f'{" and ".join(speak)} {"list" if len(speak) > 1 else "lists"} them, and placement allocates as many'
         return said if uuid in self._uses else f'{said}; it has no domain'
 
 

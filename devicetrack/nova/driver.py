@@ -288,8 +288,8 @@ class LibvirtDriver(nova_driver.LibvirtDriver):
                 check = host.manager.check_can_live_migrate_source(Subject(instance), asked)
                 if check.devices and asked is None:
                     raise nova_exception.MigrationPreCheckError(
-                        reason='The destination does not run devicetrack, or counts no such devices, and would give '
-                               'the devices of the guest to others too; migrate to a host that does, or cold')
+                        reason='The destination does not run devicetrack, or does not manage such devices, so it '
+                               'may assign the devices of the guest to others; migrate to a host that does, or cold')
             else:
                 host.check_asks_for_none(instance)
         host.may_leave(instance)

@@ -55,7 +55,7 @@ def untold(error: exception.DeviceTrackError) -> Exception:
 
 
 def _reason(error: exception.DeviceTrackError) -> str:
-    return f'The host refused the devices ({type(error).__name__}); the log of its compute service says why'
+    return f'The host refused the devices ({type(error).__name__}); the log of its compute service has the reason'
 
 
 @contextlib.contextmanager
@@ -65,4 +65,4 @@ def _translated(instance: Any, made: Callable[[str], Exception]) -> Iterator[Non
     except exception.DeviceTrackError as error:
         LOG.error('Devices for instance %(instance)s: %(kind)s: %(error)s',
                   {'instance': instance.uuid, 'kind': type(error).__name__, 'error': error})
-        raise made(f'{_reason(error)}, and names this instance') from error
+        raise made(f'{_reason(error)} for this instance') from error

@@ -24,9 +24,9 @@ def check(conf: Any) -> None:
     functions = conf[pci.GROUP].functions
     if functions:
         raise exception.InvalidConfiguration(
-            f'[{pci.GROUP}] functions', ' '.join(functions), 'Nova hands out the functions of [pci] device_spec '
-            'itself, and would give the same ones to other guests: remove the option. [devicetrack_nova] pci says what '
-            'devicetrack does about them')
+            f'[{pci.GROUP}] functions', ' '.join(functions), 'Nova assigns the functions of [pci] device_spec '
+            'itself, and may assign the same ones to other guests: remove the option. To observe or clean them, set '
+            '[devicetrack_nova] pci')
     nova.register(conf)
     if conf[nova.GROUP].pci == nova.CLEAN and int(seams.installed().partition('.')[0]) < _CLEANS_SINCE:
         raise exception.InvalidConfiguration(

@@ -60,5 +60,5 @@ def _found(path: pathlib.Path, directory: pathlib.Path) -> NovaPackage:
     [root] = roots
     described = next(iter(metadata.distributions(name='nova', path=[str(root.parent)])), None)
     if described is None:
-        raise exception.InvalidConfiguration(OPTION, str(path), f'nothing beside {root} says which release it is')
+        raise exception.InvalidConfiguration(OPTION, str(path), f'nothing beside {root} gives its release')
     return NovaPackage(described.version, root)

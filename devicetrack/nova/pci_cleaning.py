@@ -66,15 +66,15 @@ class NovaDevices:
     def _waiting(self, key: DeviceKey, told: str) -> PCIProvider:
         function = self._functions.function(key.identifier)
         if function is None or not function.is_one_time_use:
-            raise exception.DeviceInUse(*key, 'Nova does not hand it out any more, or not as one for one-time use')
+            raise exception.DeviceInUse(*key, 'Nova no longer assigns it, or not with one_time_use')
         if not function.is_available or _told(function) != told:
-            raise exception.DeviceInUse(*key, f'Nova gave it to an instance ({function.instance_uuid or "gone again"})')
+            raise exception.DeviceInUse(*key, f'Nova assigned it to an instance ({function.instance_uuid or "gone again"})')
         provider = self._functions.provider(function)
         if provider is None or provider.allocations:
             raise exception.DeviceInUse(*key, 'placement has no provider for it' if provider is None else
                                         f'placement has allocations of it: {", ".join(sorted(provider.allocations))}')
         if not provider.reserved:
-            raise exception.DeviceInUse(*key, 'somebody else lifted its reservation, so Nova may give it to a guest')
+            raise exception.DeviceInUse(*key, 'another program lifted its reservation, so Nova may assign it')
         return provider
 
     def hand_out(self, key: DeviceKey, told: str) -> None:

@@ -101,7 +101,7 @@ class NovaRecord:
             # A libvirt driver has one node, except at the moment when a host gets another name.
             names = ', '.join(one.hypervisor_hostname for one in nodes) or 'none'
             raise exception.InvalidConfiguration(
-                '[DEFAULT] host', self.host, f'Nova knows these nodes of a host of this name: {names}; it must be one')
+                '[DEFAULT] host', self.host, f'Nova has these nodes for a host of this name: {names}; it must have one')
         return ComputeNode(nodes[0].hypervisor_hostname, nodes[0].uuid)
 
     def _nodes(self) -> list[Any]:

@@ -141,11 +141,11 @@ class ProcessTestCase(base.TestCase):
             self.assertEqual('failure', result)
             self.assertIn(reason, details)
         self.systemctl(f'{program} --config-file={self.config_file} --no-such-option')
-        self.assertIn('the service does not take ', self.run_to(cmd_base.USAGE, '--check')[1])
+        self.assertIn('the service does not accept ', self.run_to(cmd_base.USAGE, '--check')[1])
         self.systemctl(f'{program} --config-file={self.config_file}', user='nova')
         self.assertIn('User=nova: run this as that user', self.check()['command line'][1])
         self.systemctl(f'{program} $OPTIONS')
-        self.assertIn('nobody can tell with which arguments', self.run_to(cmd_base.USAGE, '--check')[1])
+        self.assertIn('the arguments with which the unit', self.run_to(cmd_base.USAGE, '--check')[1])
         self.assertEqual('ok', self.check('--config-file', str(self.config_file))['command line'][0])
 
     def test_without_a_message_broker_it_says_what_it_can_and_ends(self) -> None:

@@ -282,7 +282,7 @@ class AdoptTestCase(HostTestCase):
         adopting = self.adopting()
         plan = adopting.plan()
         self.assertEqual(adoption.ADOPT, self.lines(plan)[self.both][0])
-        self.assertIn("which Nova's record does not have", self.reason(plan, odd))
+        self.assertIn("which Nova's record lacks", self.reason(plan, odd))
         self.assertEqual([adoption.ADOPTED, adoption.WITHHELD],
                          sorted(outcome for outcome, _devices in self.lines(adopting.apply(plan)).values()))
         manager = self.start_with_adapter()
@@ -483,7 +483,7 @@ class AdoptTestCase(HostTestCase):
         self.undefine(small)
         allocation = self.placement.delete(f'/allocations/{small}')
         self.assertEqual(204, allocation.status)
-        self.assertIn('its flavor asks for CUSTOM_PMEM_NAMESPACE_SMALL, but nothing names',
+        self.assertIn('its flavor asks for CUSTOM_PMEM_NAMESPACE_SMALL, but no source lists',
                       self.reason(self.adopting().plan(), small))
 
     def test_whether_it_can_be_done_now(self) -> None:

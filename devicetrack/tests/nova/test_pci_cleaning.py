@@ -190,7 +190,7 @@ class CleaningTestCase(test_pci_in_placement.PlacementPCIReportingTests):
     def test_a_reservation_that_is_lifted_by_hand_is_not_lifted_again(self) -> None:
         self.delete(self.boot())
         with self.asked(2, lambda: self.reserve(0)):
-            self.assertIn('somebody else lifted its reservation', ' '.join(self.audit()))
+            self.assertIn('another program lifted its reservation', ' '.join(self.audit()))
         self.assertEqual(OLD, self.disk.content[:len(OLD)])
 
     def test_a_function_that_is_no_longer_for_one_time_use_stays_as_it_is(self) -> None:

@@ -78,12 +78,12 @@ class AgreeTestCase(PlanTestCase):
     def test_namespaces_in_the_order_of_the_definition(self) -> None:
         reason = self.adopted('ns2', 'ns0', of=instance('ns0', 'ns2'), uses=[use('ns2'), use('ns0')],
                               allocations={A: counted(SMALL, LARGE)})
-        self.assertEqual("its definition and Nova's record name them, and placement counts as many", reason)
+        self.assertEqual("its definition and Nova's record list them, and placement allocates as many", reason)
 
     def test_mediated_devices_which_nova_does_not_record(self) -> None:
         reason = self.adopted('vgpu1', 'vgpu0', uses=[mdev('vgpu1'), mdev('vgpu0')],
                               allocations={A: counted(cards=[CARD, CARD])})
-        self.assertEqual('its definition names them, and placement counts as many', reason)
+        self.assertEqual('its definition lists them, and placement allocates as many', reason)
 
     def test_both_kinds(self) -> None:
         self.adopted('ns1', 'vgpu0', of=instance('ns1'), uses=[mdev('vgpu0'), use('ns1')],
@@ -95,7 +95,7 @@ class AgreeTestCase(PlanTestCase):
     def test_without_a_domain_in_the_order_of_the_flavor(self) -> None:
         reason = self.adopted('ns1', 'ns0', 'ns2', of=instance('ns0', 'ns1', 'ns2', asked=('SMALL', 'LARGE', 'SMALL')),
                               allocations={A: counted(SMALL, LARGE, SMALL)})
-        self.assertEqual("Nova's record names them, and placement counts as many; it has no domain", reason)
+        self.assertEqual("Nova's record lists them, and placement allocates as many; it has no domain", reason)
 
     def test_classes_and_kinds_of_others_do_not_matter(self) -> None:
         self.adopted('ns1', of=instance('ns1'), uses=[use('ns1'), use('0000:84:00.1', kind='vf')],
@@ -127,7 +127,7 @@ class AgreeTestCase(PlanTestCase):
             ('', {}, [instance('ns1')]),
             (', but Nova has deleted the instance, and its domain', {}, [instance('ns1', deleted=True)]),
             (', but Nova has the instance on host compute-8, and', {}, [instance('ns1', host='compute-8')]),
-            (f', but placement counts 0 {SMALL} for it', {'allocations': {}}, [instance('ns1')]),
+            (f', but placement allocates 0 {SMALL} to it', {'allocations': {}}, [instance('ns1')]),
             (f', but ns1 is in the definition or the record of instance {B} too', {},
              [instance('ns1'), instance('ns1', uuid=B)]))
         for wanted, changed, instances in cases:
@@ -140,7 +140,7 @@ class AgreeTestCase(PlanTestCase):
 class DisagreeTestCase(PlanTestCase):
 
     def test_a_domain_that_nova_does_not_know(self) -> None:
-        self.assertIn('Nova does not know the instance', self.withheld(uses=[use('ns1')]))
+        self.assertIn('Nova has no such instance', self.withheld(uses=[use('ns1')]))
 
     def test_an_instance_that_is_deleted_or_elsewhere(self) -> None:
         facts: dict[str, Any] = {'uses': [use('ns1')], 'allocations': {A: counted(SMALL)}}
@@ -168,11 +168,11 @@ class DisagreeTestCase(PlanTestCase):
         self.assertEqual([adoption.WITHHELD], [line.outcome for line in lines])
 
     def test_a_definition_with_a_namespace_that_nova_did_not_record(self) -> None:
-        self.assertIn("its definition names ns2, which Nova's record does not have", self.withheld(
+        self.assertIn("its definition has ns2, which Nova's record lacks", self.withheld(
             instance('ns1'), uses=[use('ns1'), use('ns2')], allocations={A: counted(SMALL, SMALL)}))
 
     def test_a_record_with_a_namespace_that_the_definition_lacks(self) -> None:
-        self.assertIn("Nova's record has ns2, which its definition does not name", self.withheld(
+        self.assertIn("Nova's record has ns2, which its definition lacks", self.withheld(
             instance('ns1', 'ns2'), uses=[use('ns1')], allocations={A: counted(SMALL, SMALL)}))
         self.assertIn("Nova's record has ns2", self.withheld(
             instance('ns2'), domains=[A], allocations={A: counted(SMALL)}))
@@ -180,19 +180,19 @@ class DisagreeTestCase(PlanTestCase):
     def test_a_path_that_means_another_namespace_since_a_boot(self) -> None:
         reason = self.withheld(instance('ns1'), uses=[use('ns2', running=False, address='/dev/ns1')],
                                allocations={A: counted(SMALL)})
-        self.assertEqual('its definition names /dev/ns1, which was ns1 when Nova recorded it and is ns2 now', reason)
+        self.assertEqual('its definition has /dev/ns1, which was ns1 when Nova recorded it and is ns2 now', reason)
         self.assertIn('is no namespace of the options now', self.withheld(
             instance('ns1'), uses=[use(None, address='/dev/ns1')], allocations={A: counted(SMALL)}))
 
     def test_a_path_that_is_no_device(self) -> None:
-        self.assertIn('/dev/dax9.9, which is not a device that the options name', self.withheld(
+        self.assertIn('/dev/dax9.9, which is in no option of this host', self.withheld(
             instance(), uses=[use(None, address='/dev/dax9.9')]))
 
     def test_a_guest_that_runs_on_other_devices_than_its_definition_says(self) -> None:
         facts: dict[str, Any] = {'allocations': {A: counted(SMALL)}}
-        self.assertIn('its guest uses ns1, but its definition does not name it', self.withheld(
+        self.assertIn('its guest uses ns1, but its definition lacks it', self.withheld(
             instance('ns1'), uses=[use('ns1', defined=False)], **facts))
-        self.assertIn('its guest does not use ns1, but its definition names it', self.withheld(
+        self.assertIn('its guest does not use ns1, but its definition has it', self.withheld(
             instance('ns1'), uses=[use('ns1', live=False)], **facts))
 
     def test_one_device_in_two_definitions(self) -> None:
@@ -217,20 +217,20 @@ class DisagreeTestCase(PlanTestCase):
     def test_numbers_that_differ_from_those_of_placement(self) -> None:
         facts: dict[str, Any] = {'uses': [mdev('vgpu0')]}
         for allocations, wanted in (
-                ({}, 'placement counts 0 VGPU at pci_84 for it, but it has 1'),
-                ({A: counted(cards=[CARD, CARD])}, 'placement counts 2 VGPU at pci_84 for it, but it has 1'),
-                ({A: counted(cards=[CARDS['pci_85']])}, 'placement counts 0 VGPU at pci_84 for it, but it has 1'),
-                ({A: counted('VGPU')}, 'placement counts 0 VGPU at pci_84 for it, but it has 1'),
-                ({A: counted(SMALL, cards=[CARD])}, f'placement counts 1 {SMALL} for it, but it has 0')):
+                ({}, 'placement allocates 0 VGPU at pci_84 to it, but it has 1'),
+                ({A: counted(cards=[CARD, CARD])}, 'placement allocates 2 VGPU at pci_84 to it, but it has 1'),
+                ({A: counted(cards=[CARDS['pci_85']])}, 'placement allocates 0 VGPU at pci_84 to it, but it has 1'),
+                ({A: counted('VGPU')}, 'placement allocates 0 VGPU at pci_84 to it, but it has 1'),
+                ({A: counted(SMALL, cards=[CARD])}, f'placement allocates 1 {SMALL} to it, but it has 0')):
             self.assertEqual(wanted, self.withheld(instance(), allocations=allocations, **facts))
 
     def test_placement_counts_what_nothing_names(self) -> None:
-        self.assertEqual('placement counts 1 VGPU at pci_84 for it, but it has 0', self.withheld(
+        self.assertEqual('placement allocates 1 VGPU at pci_84 to it, but it has 0', self.withheld(
             instance(), allocations={A: counted(cards=[CARD])}))
 
     def test_a_flavor_that_asks_for_what_nothing_names(self) -> None:
         asks = instance(wants=frozenset({SMALL}))
-        self.assertEqual(f'its flavor asks for {SMALL}, but nothing names a device of it: it cannot start',
+        self.assertEqual(f'its flavor asks for {SMALL}, but no source lists such a device: it cannot start',
                          self.withheld(asks))
         self.assertEqual([], self.plan(asks._replace(host='compute-8')))
 

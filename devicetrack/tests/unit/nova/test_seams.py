@@ -231,7 +231,7 @@ class OperatorTestCase(SeamsTestCase):
                              (self.nova.path / 'gone', 'gone'),
                              (self.nova.tables, 'there is no Nova in it'),
                              (self.nova.path, 'it has several: '),
-                             (self.operators, 'says which release it is')):
+                             (self.operators, 'gives its release')):
             error = self.assertRaises(exception.InvalidConfiguration, self.check_package, path)
             self.assertThat(str(error), matchers.Contains(reason))
 
