@@ -72,9 +72,9 @@ class Adopt(base.Blocks):
         action.add_argument('--check', action='store_true',
                             help='Check whether you can change this host to devicetrack-nova-compute now.')
         action.add_argument('--check-package', type=pathlib.Path, metavar='PATH',
-                            help="Check whether devicetrack supports the Nova of a package before you install it: a .deb "
-                                 "file, or a directory with the package's files. This needs no privileges and no "
-                                 "Nova.")
+                            help="Check whether devicetrack supports the Nova of a package before you install it: a "
+                                 ".deb file, or a directory with the package's files. This needs no privileges and "
+                                 "no Nova.")
         parser.add_argument('--write-table', type=pathlib.Path, metavar='FILE',
                             help='With --check-package: accept the Nova of the package, whose patches you have read. '
                                  f'The service reads the files {seam_table.OPERATORS}/*.txt.')

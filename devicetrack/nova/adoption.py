@@ -342,8 +342,8 @@ class _Comparison:
     def _of_flavor(instance: Instance | None, devices: Sequence[DeviceKey]) -> str | None:
         if devices or instance is None or not instance.wants:
             return None
-        return (f'its flavor asks for {", ".join(sorted(instance.wants))}, but no source lists such a device: it cannot '
-                'start')
+        return (f'its flavor asks for {", ".join(sorted(instance.wants))}, but no source lists such a device: it '
+                'cannot start')
 
     def _evidence(self, uuid: str, devices: Iterable[DeviceKey]) -> str:
         """Say why the devices belong to it."""

@@ -68,7 +68,8 @@ class NovaDevices:
         if function is None or not function.is_one_time_use:
             raise exception.DeviceInUse(*key, 'Nova no longer assigns it, or not with one_time_use')
         if not function.is_available or _told(function) != told:
-            raise exception.DeviceInUse(*key, f'Nova assigned it to an instance ({function.instance_uuid or "gone again"})')
+            raise exception.DeviceInUse(
+                *key, f'Nova assigned it to an instance ({function.instance_uuid or "gone again"})')
         provider = self._functions.provider(function)
         if provider is None or provider.allocations:
             raise exception.DeviceInUse(*key, 'placement has no provider for it' if provider is None else

@@ -153,7 +153,8 @@ class AdoptTestCase(base.TestCase):
     def test_warnings_are_said(self) -> None:
         self.told = Told(AdoptionPlan([], ['the option is wrong'], ['domain a: no answer'], 0, True))
         said = self.run_to(cmd_base.ATTENTION)[1]
-        for text in ('the service does not start: the option is wrong', 'could not be read: domain a', 'if it runs, stop it'):
+        for text in ('the service does not start: the option is wrong', 'could not be read: domain a',
+                     'if it runs, stop it'):
             self.assertIn(text, said)
 
     def test_an_error_is_one_sentence(self) -> None:
