@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Collection
+from collections.abc import Iterable
 from collections.abc import Sequence
 
 from devicetrack import exception
@@ -24,6 +25,7 @@ from devicetrack.engine import lifecycle
 from devicetrack.engine import migrations
 from devicetrack.engine.migrations import Move
 from devicetrack.engine.migrations import Settlement
+from devicetrack.engine.views import named_migrations
 from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects.event import NO_NOTE
@@ -45,7 +47,7 @@ class Life:
 
     def __init__(self, host: ThisHost, rows: Rows, declarations: Declarations, releasing: Releasing,
                  wipes: Wipes) -> None:
-        self._here, self._service = host.here, host.service
+        self._here, self._service, self._host_uuid = host.here, host.service, host.uuid
         self._rows, self._declarations, self.releasing, self.wipes = rows, declarations, releasing, wipes
 
     # -- which rows a guest uses --------------------------------------------------------------------------------------
@@ -73,14 +75,44 @@ class Life:
             return []
         return [record for record in there if record.role == role]
 
-    def devices_of_guest(self, instance_uuid: str, before_move: bool,
-                         ) -> tuple[list[DeviceAssignment], list[DeviceAssignment]]:
-        """The devices in the definition of an instance's guest, and others that only its metadata records.
+    def is_before_move(self, records: Sequence[Record]) -> bool:
+        """Whether an instance moves on this host, and its guest still has the devices from before, as the service says.
 
-        :param before_move: as :meth:`used_by_guest`
+        If the service ends then, it may return to these devices by itself and record that nowhere.
+
+        :raises MigrationUndecided: the service does not know the migration, or does not answer
         """
+        named = named_migrations(records)
+        if not named:
+            return False
+        known = self._service.migrations(named) or {}
+        if self.has_not_left(map(known.get, named)):
+            return True
+        self.check_decided(records[0].instance_uuid, set(named) - known.keys())
+        return False
+
+    def has_not_left(self, moves: Iterable[Move | None]) -> bool:
+        """Whether an instance that moves on this host still has the devices from before one of these moves."""
+        return any(move is not None and move.has_not_left and self._stayed_here(move) for move in moves)
+
+    def check_decided(self, instance_uuid: str, undecided: Collection[str]) -> None:
+        """Check that none of these migrations moves an instance on this host.
+
+        In a move between two hosts the guest has one set of devices at each host, however the move ends.
+
+        :raises MigrationUndecided: one does, so the guest's devices depend on it
+        """
+        if not undecided or self._service.ends_moves_by_calls:
+            return
+        stored = self._rows.stored_context(instance_uuid)
+        if stored is not None and stored.migration_uuid in undecided and stored.old_resources is not None \
+                and stored.old_resources.host_uuid == self._host_uuid:
+            raise exception.MigrationUndecided(instance_uuid, stored.migration_uuid)
+
+    def devices_of_guest(self, instance_uuid: str) -> tuple[list[DeviceAssignment], list[DeviceAssignment]]:
+        """The devices in the definition of an instance's guest, and others that only its metadata records."""
         records = self._rows.of_instance(instance_uuid)
-        used = self.used_by_guest(records, before_move)
+        used = self.used_by_guest(records, self.is_before_move(records))
         beside = [record for record in records if record not in used and record.state != vocabulary.RELEASING]
         return list(map(DeviceAssignment.from_record, used)), list(map(DeviceAssignment.from_record, beside))
 
@@ -176,7 +208,7 @@ class Life:
 
     # -- the guest ----------------------------------------------------------------------------------------------------
 
-    def start(self, instance_uuid: str, before_move: bool) -> list[Record]:
+    def start(self, instance_uuid: str) -> list[Record]:
         """Record that a guest runs on its devices.
 
         :returns: the rows of the devices that it uses
@@ -184,6 +216,7 @@ class Life:
         :raises StoreError: the guest runs anyway, and an audit records that
         """
         records = self._rows.of_instance(instance_uuid)
+        before_move = self.is_before_move(records)
         released = self.is_released(records, before_move)
         used_now = records if released else self.used_by_guest(records, before_move)
         old = tuple(record for record in used_now if record.role == vocabulary.OLD and not released)
@@ -293,7 +326,7 @@ def taken_back(records: Sequence[Record]) -> list[str]:
     """The migrations on this host whose guest was started again on its old devices, and which nobody has ended.
 
     A claim for a move on this host leaves no device at rest, and one for a move to here finds none. So beside a new
-    device, one at rest was left before, and a start with ``before_move`` took it back.
+    device, one at rest was left before, and a start before the guest had moved took it back.
 
     :param records: the rows of one instance
     """

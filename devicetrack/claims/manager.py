@@ -377,8 +377,7 @@ class ClaimManager:
 
     @metered(metering.REALIZE)
     @of_request
-    def realize(self, context: Any, instance: Any, before_move: bool = False,
-                new_definition: bool = False) -> InstanceResources:
+    def realize(self, context: Any, instance: Any, new_definition: bool = False) -> InstanceResources:
         """Make the instance's devices ready for its guest. Slow; call it outside the service's own locks.
 
         Idempotent: call it before every start of the guest. It records new details, such as an IOMMU group or the path
@@ -387,8 +386,10 @@ class ClaimManager:
         guest has had cannot be made ready for a cause of its own, the call takes another one in its place, a few times
         at most, and withholds the first one for a while, or what its parent could make.
 
-        :param before_move: while the instance moves to other devices of this host, take the devices that it had before,
-            not the new ones; none if it had none
+        While the instance moves to other devices of this host, the guest has those from before until the service calls
+        the migration ``post-migrating``; none if it had none. This call, :meth:`guest_config`, :meth:`kept_definition`
+        and :meth:`started` go by that.
+
         :param new_definition: the guest does not start from the definition that the hypervisor has now: the service
             makes a new one with :meth:`guest_config`, or has kept one. Then the call leaves that definition as it is.
             Otherwise, after a boot of the host, it writes the paths of this boot into it
@@ -414,8 +415,9 @@ class ClaimManager:
             host.gate.check_complete(uuid)
             gave = host.failed_claims.undo_earlier(uuid) if host.gate.report_only is None else []
             records = host.rows.of_instance(uuid)
-            if host.moves.settle_ended(uuid, records, before_move):
+            if host.moves.settle_ended(uuid, records):
                 records = host.rows.of_instance(uuid)
+            before_move = host.life.is_before_move(records)
             used = host.life.used_by_guest(records, before_move)
             host.failed_claims.check_kept(uuid, used)
             if not used and not before_move and host.life.misses(records, gave):
@@ -427,7 +429,7 @@ class ClaimManager:
                 host.definitions.bring_one(uuid)
             return host.rows.resources(uuid, real)
 
-    def guest_config(self, instance: Any, before_move: bool = False) -> GuestConfig:
+    def guest_config(self, instance: Any) -> GuestConfig:
         """Return the devices for the guest's definition, with the paths of this boot, in the order of the request.
 
         The answer also has an element for the definition's metadata. Both are empty for an instance without devices.
@@ -437,15 +439,14 @@ class ClaimManager:
         started: before it reads anything, and again when the answer is ready. So no guest starts with an answer that
         another manager has made invalid meanwhile.
 
-        :param before_move: as :meth:`realize`
         :raises DeviceGone: a device is not there, or the host has another device of its name
         :raises InstanceNotClaimed: the claim of the devices failed, so they go back
         :raises HostTakenOver: another manager of this host has started; start no guest and remove none
-        :raises RowsMissing: as :meth:`realize`
+        :raises RowsMissing, MigrationUndecided: as :meth:`realize`
         """
         host = self._owner_for(instance)
         host.gate.check_complete(instance.uuid)
-        used, beside = host.life.devices_of_guest(instance.uuid, before_move)
+        used, beside = host.life.devices_of_guest(instance.uuid)
         host.failed_claims.check_kept(instance.uuid, used)
         config = GuestConfig()
         if used or beside:
@@ -454,13 +455,12 @@ class ClaimManager:
         host.store.check_epoch()                # a manager that started meanwhile may have taken these devices back
         return config
 
-    def kept_definition(self, instance: Any, definition: str, before_move: bool = False) -> str:
+    def kept_definition(self, instance: Any, definition: str) -> str:
         """Return a definition that the service has kept, perhaps since another boot, with the addresses of this boot.
 
         For a service that starts a guest from it, or has the hypervisor do so. Call it after :meth:`realize`, instead
         of :meth:`guest_config`. The definition may hold secrets of the guest: never log it.
 
-        :param before_move: as :meth:`realize`
         :returns: the definition, which names all devices of the instance in the same places, no other device that this
             host tracks, and this library's record of them. One of this boot, or one that does not say of which boot it
             is, is returned unchanged
@@ -470,40 +470,40 @@ class ClaimManager:
             host tracks; ``reason`` says which
         :raises DeviceGone: a device is not there, or the host has another device of its name
         :raises InstanceNotClaimed: as :meth:`guest_config`
-        :raises RowsMissing: as :meth:`realize`
+        :raises RowsMissing, MigrationUndecided: as :meth:`realize`
         :raises DriverError, HypervisorUnreachable, StoreError: it is unknown which devices the definition names, or who
             has them
         """
         host = self._owner_for(instance)
         arguments.check_text('definition', definition)
         host.gate.check_complete(instance.uuid)
-        used, beside = host.life.devices_of_guest(instance.uuid, before_move)
+        used, beside = host.life.devices_of_guest(instance.uuid)
         host.failed_claims.check_kept(instance.uuid, used)
         kept = host.definitions.kept(instance.uuid, definition, used, beside)
         host.store.check_epoch()                # as in guest_config
         return kept
 
-    def started(self, context: Any, instance: Any, before_move: bool = False) -> InstanceResources:
+    def started(self, context: Any, instance: Any) -> InstanceResources:
         """Record that the guest runs on its devices. If nobody calls this, the audit records it.
 
         Sets ``instance.resources`` and returns it. If the instance moved here, the new devices are its current ones
         from now on. Devices that it left on this host stay its own until somebody confirms the move.
 
-        :param before_move: as :meth:`realize`
         :raises InvalidTransition: its devices are being released
+        :raises MigrationUndecided: as :meth:`realize`; an audit records the start
         """
         # First and last: wherever an error comes from, the guest runs, and the claim must not give its devices back.
         self._unfinished.note_start(uuid := str(getattr(instance, 'uuid', None)))
-        resources = self._record_start(context, instance, before_move)
+        resources = self._record_start(context, instance)
         self._unfinished.end(ToldStart, uuid)
         return resources
 
     @of_request
-    def _record_start(self, context: Any, instance: Any, before_move: bool) -> InstanceResources:
+    def _record_start(self, context: Any, instance: Any) -> InstanceResources:
         host, uuid = self._started_for(instance), instance.uuid
         host.store.check_epoch()
         with host.rows.working(uuid):
-            used = host.life.start(uuid, before_move)
+            used = host.life.start(uuid)
             # The guest runs on these, so it has left those that it had before the same move.
             host.life.vacate(uuid, lambda _uuids: {record.migration_uuid for record in used
                                                    if record.role == vocabulary.CURRENT})

@@ -259,20 +259,21 @@ class Moves:
         return migrations.Situation(self._here, records, views.migrations, there,
                                usage.runs_here(uuid), named, live, (views.instances or {}).get(uuid))
 
-    def settle_ended(self, instance_uuid: str, records: Sequence[Record], before_move: bool) -> bool:
+    def settle_ended(self, instance_uuid: str, records: Sequence[Record]) -> bool:
         """Before a guest starts, end moves that the service says are over and that nobody has ended here.
 
         Otherwise a guest whose move failed would start on the devices of the move. The caller works on the instance.
 
         :returns: whether there was such a move
-        :raises MigrationUndecided: the guest's devices depend on it, and neither service nor ``before_move`` decides,
-            or nobody can read which of them its definition names
+        :raises MigrationUndecided: the guest's devices depend on it, and the service does not decide, or nobody can
+            read which of them its definition names
         :raises StoreError: as :meth:`settle`
         """
         named = named_migrations(records)
         if not named:
             return False
         known = self._service.migrations(named) or {}
+        before_move = self._life.has_not_left(map(known.get, named))
         if any(move.outcome in (migrations.DONE, migrations.UNDONE) for uuid, move in known.items() if uuid in named):
             if not self._settle(records, wait=False) and not before_move:
                 self._check_settled(instance_uuid)
@@ -280,13 +281,9 @@ class Moves:
         undone = [] if before_move else taken_back(records)
         if undone:
             raise exception.MigrationUndecided(instance_uuid, undone[0])
-        if not before_move and not self._service.ends_moves_by_calls:
-            undecided = {uuid for uuid in named if uuid not in known or not known[uuid].goes_on}
-            # In a move between two hosts the guest has one set of devices at each host, however the move ends.
-            stored = self._rows.stored_context(instance_uuid) if undecided else None
-            if stored is not None and stored.migration_uuid in undecided and stored.old_resources is not None \
-                    and stored.old_resources.host_uuid == self._host_uuid:
-                raise exception.MigrationUndecided(instance_uuid, stored.migration_uuid)
+        if not before_move:
+            self._life.check_decided(instance_uuid, [
+                uuid for uuid in named if uuid not in known or not known[uuid].goes_on])
         return False
 
     def _check_settled(self, instance_uuid: str) -> None:

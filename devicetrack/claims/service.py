@@ -78,7 +78,8 @@ class MovingService(ComputeService, Protocol):
             other way. The manager reads ``uuid``, ``id`` (greater is newer), ``status``, ``instance_uuid``,
             ``source_compute``, ``source_node``, ``dest_compute``, ``dest_node``.
             :data:`devicetrack.engine.migrations.STATUSES` lists the meaning of each status, and
-            ``doc/source/user/moves.rst`` its effect on rows. None if the service cannot tell now. Save a migration
+            ``doc/source/user/moves.rst`` its effect on rows. A guest that moves on this host gets its new devices from
+            ``post-migrating`` on. None if the service cannot tell now. Save a migration
             before its claim: if audits find neither it nor its instance, the claim goes back.
         """
 

@@ -50,6 +50,8 @@ REVERTED: Final = 'reverted'
 REVERTING: Final = 'reverting'
 # While a migration has one of these, its source may have no domain of the instance any more.
 _LEAVING: Final = ('running', 'migrating', 'post-migrating')
+# While a migration has one of these, the guest has the devices that it had before.
+_NOT_LEFT: Final = ('queued', 'accepted', 'preparing', 'pre-migrating', 'migrating')
 # While a migration has one of these, the guest has left its source, and only a revert brings it back.
 _LEFT: Final = ('post-migrating', 'finished', 'confirming')
 
@@ -135,6 +137,11 @@ class Move(NamedTuple):
     def has_left(self) -> bool:
         """Whether the guest has left its devices at the source for good, unless somebody reverts the migration."""
         return self.outcome == DONE or self.status in _LEFT
+
+    @property
+    def has_not_left(self) -> bool:
+        """Whether the guest still has its devices at the source."""
+        return self.status in _NOT_LEFT
 
     def may_have_taken_away_from(self, here: Endpoint) -> bool:
         """Whether an instance that is elsewhere may be there because of this migration, or is still moving.

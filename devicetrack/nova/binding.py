@@ -230,7 +230,7 @@ class Binding:
 
     def _make_ready(self, instance: Any, new_definition: bool) -> None:
         with errors.as_failure(instance):
-            if not self.manager.realize(None, Subject(instance), self._before_move(instance), new_definition):
+            if not self.manager.realize(None, Subject(instance), new_definition):
                 self.check_asks_for_none(instance)
 
     def guest_config(self, instance: Any) -> GuestConfig:
@@ -240,7 +240,7 @@ class Binding:
         """
         self._make_ready(instance, new_definition=True)
         with errors.as_failure(instance):
-            return self.manager.guest_config(Subject(instance), self._before_move(instance))
+            return self.manager.guest_config(Subject(instance))
 
     def kept_definition(self, instance: Any, definition: str) -> str:
         """Return the definition to start a guest from, given one that Nova made, or kept across a boot of the host.
@@ -249,7 +249,7 @@ class Binding:
         :raises InternalError: it would name others, or that is unknown
         """
         with errors.as_failure(instance):
-            return self.manager.kept_definition(Subject(instance), definition, self._before_move(instance))
+            return self.manager.kept_definition(Subject(instance), definition)
 
     def has(self, instance_uuid: str) -> bool:
         """Whether an instance has devices here, beside those that are being released."""
@@ -268,11 +268,6 @@ class Binding:
                 raise exception.InstanceNotClaimed(
                     instance.uuid, f'the owner of {pair.kind}/{pair.destination} by migration '
                                    f'{partners.migration_uuid}')
-
-    def _before_move(self, instance: Any) -> bool:
-        """Whether an instance that moves on this host still has its old devices."""
-        moves = {uuid for one in self.manager.resources_of(instance.uuid) if (uuid := one.migration_uuid) is not None}
-        return bool(moves) and self._service.has_not_moved_yet(moves)
 
     def _check_not_left(self, instance: Any) -> None:
         """Refuse to start a second copy of a guest that left by a live migration, and Nova does not know that it did.
@@ -362,7 +357,7 @@ class Binding:
     def started(self, context: Any, instance: Any) -> None:
         """Record that the guest has started. It runs in any case, so an error is left to the audit."""
         with errors.left_to_the_audit(instance, 'The record of the start'):
-            self.manager.started(context, Subject(instance), self._before_move(instance))
+            self.manager.started(context, Subject(instance))
 
     def rebooted(self, instance: Any) -> None:
         """Record that a running guest has booted again. Nova called no overridden method in the middle of that."""

@@ -34,9 +34,6 @@ _COMPLETED: Final = 'completed'
 OVER: Final = (_COMPLETED, 'confirmed', 'done')
 # A migration with such a status may have left the only data of its instance here, however long ago.
 _ERROR: Final = ('error',)
-# Statuses in which a guest that moves on its own host still has its old devices. If Nova's service dies then, Nova
-# returns to the old devices by itself and records that nowhere: the migration keeps its status.
-_NOT_MOVED_YET: Final = ('queued', 'accepted', 'preparing', 'pre-migrating', 'migrating')
 # The states of instances whose guests have all their PCI functions, even if they are off.
 _SETTLED: Final = (vm_states.ACTIVE, vm_states.PAUSED, vm_states.STOPPED)
 # The filters of instances that are not deleted. Soft-deleted ones keep their devices, because users may restore them,
@@ -139,16 +136,6 @@ class NovaService:
                 if instance.task_state is None and instance.vm_state in _SETTLED:
                     found.add(instance.uuid)
         return found
-
-    def has_not_moved_yet(self, migrations: Set[str]) -> bool:
-        """Whether one of these migrations leaves from this host, and its guest does not yet use the new devices.
-
-        :raises Exception: Nova's own, if there is no answer
-        """
-        found = objects.MigrationList.get_by_filters(
-            nova_context.get_admin_context(read_deleted='yes'),
-            {'uuid': sorted(migrations), 'source_compute': self._host, 'status': list(_NOT_MOVED_YET)})
-        return bool(found)
 
     def fail_migration(self, migration_uuid: str) -> None:
         migration = objects.Migration.get_by_uuid(nova_context.get_admin_context(), migration_uuid)

@@ -240,15 +240,15 @@ class Compute:
             self.delete_guest(instance.uuid)
             raise
 
-    def boot(self, instance: Any, before_move: bool = False) -> None:
+    def boot(self, instance: Any) -> None:
         """Start the guest on the instance's devices and record that it runs."""
-        self.run_guest(instance, before_move)
-        self.manager.started(self.context, instance, before_move)
+        self.run_guest(instance)
+        self.manager.started(self.context, instance)
 
-    def run_guest(self, instance: Any, before_move: bool = False) -> None:
+    def run_guest(self, instance: Any) -> None:
         """Make the instance's devices ready and start its guest on them."""
-        self.manager.realize(self.context, instance, before_move)
-        self.start_guest(instance.uuid, self.manager.guest_config(instance, before_move))
+        self.manager.realize(self.context, instance)
+        self.start_guest(instance.uuid, self.manager.guest_config(instance))
 
     def hard_reboot(self, instance: Any) -> None:
         """Remove the guest, and start it anew on the same devices."""

@@ -137,10 +137,10 @@ class Compute(compute_service.Compute, process.ComputeProcess):
         self.manager.update_usage(self.context, instance, self.host)
         self.delete_guest(instance.uuid)
 
-    def run_guest(self, instance: Instance, before_move: bool = False) -> None:
+    def run_guest(self, instance: Instance) -> None:
         """A guest that was not turned off before its move was interrupted runs on."""
         if not self.hypervisor.guests().get(instance.uuid):
-            super().run_guest(instance, before_move)
+            super().run_guest(instance)
 
     # -- beyond what each service does --------------------------------------------------------------------------------
 
@@ -201,6 +201,6 @@ class BootFailed(exception.DeviceTrackError):
 class FailingCompute(Compute):
     """Something else goes wrong when the guest runs, before anybody recorded it."""
 
-    def run_guest(self, instance: Instance, before_move: bool = False) -> None:
-        super().run_guest(instance, before_move)
+    def run_guest(self, instance: Instance) -> None:
+        super().run_guest(instance)
         raise BootFailed

@@ -142,7 +142,8 @@ class BetweenHostsTestCase(pci_hosts.PCIHostsTestCase):
         migration = region.resize(instance, 'one', request=request)
         migration.status = 'error'
         self.one.stop_guest(instance.uuid)
-        self.one.boot(instance, before_move=True)
+        self.assertRaises(exception.DeviceInUse, self.one.manager.drop_move_claim_at_dest, None, instance, migration)
+        self.one.boot(instance)
         self.one.audit()
         self.assertEqual((set_up, True), (links.of(first), links.of(second).is_blank))
 

@@ -48,7 +48,7 @@ def finish(region: Region, instance: Instance, migration: Migration) -> Steps:
     yield 'one: update_usage'
     region.one.machine.stop_guest(instance.uuid)
     yield 'one: the guest stops'
-    instance.host = migration.dest_compute
+    instance.host, migration.status = migration.dest_compute, 'post-migrating'
     yield from boot(region, instance, str(migration.dest_compute))
     migration.status = 'finished'
 
@@ -107,10 +107,7 @@ def same_host_failed(region: Region, instance: Instance) -> Steps:
     yield 'one: resize_claim'
     region.one.machine.stop_guest(instance.uuid)
     yield 'one: the guest stops'
-    region.one.manager.realize(None, instance)
-    yield 'one: realize; the guest does not start'
-    region.one.boot(instance, before_move=True)
-    yield 'one: realize, guest_config, started,\n     each with before_move=True'
+    yield from boot(region, instance, 'one')
     migration.status = 'error'
     region.one.audit()
     yield 'one: update_available_resource'

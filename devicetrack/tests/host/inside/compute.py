@@ -163,8 +163,8 @@ class Compute(compute_service.Compute):
     def domain(self, instance_uuid: str) -> Any:
         return self.driver.hypervisor.raw().lookupByUUIDString(instance_uuid)
 
-    def run_guest(self, instance: Any, before_move: bool = False) -> None:
-        super().run_guest(instance, before_move)
+    def run_guest(self, instance: Any) -> None:
+        super().run_guest(instance)
         self._stops.reach(BOOTED)
 
     def start_guest(self, instance_uuid: str, config: GuestConfig) -> None:

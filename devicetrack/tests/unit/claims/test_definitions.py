@@ -64,17 +64,19 @@ class NamedDevicesTestCase(base.TestCase):
         self.host.machine.before('devices_in', exception.HypervisorUnreachable('fake', 'gone'))
         self.assertRaises(exception.HypervisorUnreachable, self.check, self.one, *self.elements(self.one))
 
-    def test_while_it_moves_on_this_host_either_set_is_its_own_for_who_asks_for_it(self) -> None:
+    def test_while_it_moves_on_this_host_its_own_are_those_of_before_until_it_has_left_them(self) -> None:
         before = self.elements(self.one)
-        migration = Migration('host', 'host', self.one.uuid)
+        migration = Migration('host', 'host', self.one.uuid, status='post-migrating')
         self.host.service.moves = [migration]
         self.host.manager.resize_claim(None, self.one, 'host', fixtures.a_request(pmem=1), migration)
         self.host.manager.realize(None, self.one)
         after = self.elements(self.one)
         definition = fake_guests.definition(self.one.uuid, before, '')
         self.assertRaises(exception.DefinitionRefused, self.host.manager.kept_definition, self.one, definition)
-        self.host.manager.kept_definition(self.one, definition, before_move=True)
         self.check(self.one, *after)
+        migration.status = 'migrating'
+        self.host.manager.kept_definition(self.one, definition)
+        self.assertRaises(exception.DefinitionRefused, self.check, self.one, *after)
 
 
 class AnotherBootTestCase(base.TestCase):
@@ -119,15 +121,16 @@ class AnotherBootTestCase(base.TestCase):
         for instance, definition in ((self.other, kept), (self.one, theirs)):
             self.assertRaises(exception.InvalidDocument, self.host.manager.kept_definition, instance, definition)
 
-    def test_while_it_moves_on_this_host_it_is_that_of_before_for_who_asks_for_it(self) -> None:
+    def test_while_it_moves_on_this_host_it_is_that_of_before_until_it_has_left(self) -> None:
         kept = self.kept(self.other)
-        migration = Migration('host', 'host', self.other.uuid)
+        migration = Migration('host', 'host', self.other.uuid, status='post-migrating')
         self.host.service.moves = [migration]
         self.host.manager.resize_claim(None, self.other, 'host', fixtures.a_request(vgpu=1), migration)
         self.boot()
         self.assertRaises(exception.InvalidDocument, self.host.manager.kept_definition, self.other, kept)
-        self.host.manager.realize(None, self.other, before_move=True)
-        self.assertNotEqual(kept, self.host.manager.kept_definition(self.other, kept, before_move=True))
+        migration.status = 'migrating'
+        self.host.manager.realize(None, self.other)
+        self.assertNotEqual(kept, self.host.manager.kept_definition(self.other, kept))
 
     def with_mdev(self, identifier: str) -> str:
         """The definition of ``self.one`` with another mediated device, before its own."""

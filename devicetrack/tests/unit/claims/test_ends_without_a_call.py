@@ -66,7 +66,7 @@ class BeforeMoveTestCase(RegionTestCase):
         migration = region.migration(instance, 'one')
         self.one.resize(instance, migration=migration)
         self.one.machine.stop_guest(instance.uuid)
-        self.one.boot(instance, before_move=True)
+        self.one.boot(instance)
         self.assertEqual([], self.one.store.contexts(self.one.manager.host_uuid))
         migration.status = 'error'
         self.assertEqual([], region.audit())

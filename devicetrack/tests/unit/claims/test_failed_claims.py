@@ -175,6 +175,7 @@ class MoveTestCase(test_moving.RegionTestCase):
         for name in ('one', 'two'):
             region, instance, claim = self.claim_that_fails(name)
             [device] = claim().resources
+            region.migrations[-1].status = 'post-migrating'
             host = region.hosts[name]
             self.assertEqual([device.identifier], [
                 one.identifier for one in host.manager.realize(self.context, instance)])
@@ -192,10 +193,11 @@ class MoveTestCase(test_moving.RegionTestCase):
         self.assertEqual({FREE}, set(self.two.states().values()))
 
     def test_on_one_host_the_guest_starts_on_the_devices_that_it_had(self) -> None:
-        for before_move in (False, True):
-            _region, instance, _claim = self.claim_that_fails('one')
+        for status in ('pre-migrating', 'post-migrating'):
+            region, instance, _claim = self.claim_that_fails('one')
+            region.migrations[-1].status = status
             self.one.delete_guest(instance.uuid)
-            realized = self.one.manager.realize(self.context, instance, before_move)
+            realized = self.one.manager.realize(self.context, instance)
             self.assertEqual(['d0'], [one.identifier for one in realized])
             self.one.wait()
             self.assertEqual([('d0', 'current', 'active')], [(row.identifier, row.role, row.state)
@@ -215,10 +217,10 @@ class MoveTestCase(test_moving.RegionTestCase):
         region = self.region()
         instance = Instance(host='one')
         migration = region.migration(instance, 'one')
-        for before_move in (False, True):
+        for migration.status in ('pre-migrating', 'post-migrating'):
             self.fails(self.one.store, lambda: self.one.manager.resize_claim(
                 self.context, instance, 'one', fixtures.a_request(pmem=1), migration))
-            self.assertEqual(0, len(self.one.manager.realize(self.context, instance, before_move)))
+            self.assertEqual(0, len(self.one.manager.realize(self.context, instance)))
             self.one.wait()
             self.assertEqual({FREE}, set(self.one.states().values()))
 

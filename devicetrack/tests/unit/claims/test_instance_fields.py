@@ -120,6 +120,7 @@ class ReturnedFieldsTestCase(FieldsTestCase):
         self.assertEqual((['d0'], ['d1'], {'migration_context'}), (
             self.names(context.old_resources), self.names(context.new_resources), set(claim.fields)))
         self.leave(self.host)
+        migration.status = 'post-migrating'
         self.assertEqual(['d1'], self.names(self.start(self.host)))
         self.assertEqual(NO_MOVE, self.manager.drop_move_claim_at_source(self.context, self.instance, migration))
 
@@ -199,6 +200,7 @@ class SameTestCase(FieldsTestCase):
             self.check(claim.fields)
             if undo == self.manager.drop_move_claim_at_source:
                 self.leave(self.host)
+                migration.status = 'post-migrating'
                 self.start(self.host)
             self.check(undo(self.context, self.instance, migration))
         migration = self.migration(self.host, 'host', 'host')

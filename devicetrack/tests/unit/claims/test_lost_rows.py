@@ -150,6 +150,7 @@ class LostRowTestCase(base.TestCase):
         migration = self.host.resize(self.instance, pmem=1)
         migration.instance_uuid = self.instance.uuid
         self.host.machine.stop_guest(self.instance.uuid)
+        migration.status = 'post-migrating'
         self.host.boot(self.instance)
         self.host.manager.drop_move_claim_at_source(None, self.instance, migration)
         migration.status = 'confirmed'

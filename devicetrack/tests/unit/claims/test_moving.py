@@ -327,7 +327,7 @@ class SameHostTestCase(RegionTestCase):
         migration = region.migration(instance, 'one')
         self.one.resize(instance, pmem=1, migration=migration)
         self.one.machine.stop_guest(instance.uuid)
-        self.one.boot(instance, before_move=True)
+        self.one.boot(instance)
         self.assertEqual(before, self.one.machine.domains[instance.uuid].live)
         self.assertEqual([('d0', 'current', 'active'), ('d1', 'incoming', 'claimed')], region.rows(instance)['one'])
         migration.status = 'error'

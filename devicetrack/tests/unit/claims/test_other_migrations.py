@@ -25,6 +25,7 @@ class LaterClaimTestCase(base.TestCase):
         self.instance = self.host.spawn(pmem=1)
         self.instance.host = self.host.name
         self.migration = self.host.service.create_migration(None, self.instance, self.host.name, 'resize')
+        self.migration.status = 'post-migrating'
 
     def claim(self, pmem: int = 1) -> Claim:
         return self.host.manager.resize_claim(self.context, self.instance, self.host.name,

@@ -148,9 +148,8 @@ class LeftTestCase(RegionTestCase):
         instance.host = 'one'
         answers: tuple[Any, ...] = (moves.migrations, None, [])
         for self.one.service.moves in answers:
-            for before_move in (False, True):
-                self.assertRaises(exception.InstanceNotClaimed, self.one.manager.realize, None, instance, before_move)
-                self.assertRaises(exception.InvalidTransition, self.one.manager.started, None, instance, before_move)
+            self.assertRaises(exception.InstanceNotClaimed, self.one.manager.realize, None, instance)
+            self.assertRaises(exception.InvalidTransition, self.one.manager.started, None, instance)
         self.assertEqual([('d0', 'old', 'releasing')], moves.rows(instance)['one'])
 
     def test_one_that_moved_here_to_a_flavor_without_devices_starts(self) -> None:

@@ -58,9 +58,12 @@ class BeforeMoveTestCase(test_moving.RegionTestCase):
             if ran:
                 region.finish_resize(instance, migration)
                 self.one.machine.stop_guest(instance.uuid)
-            self.assertEqual([], list(self.one.manager.realize(None, instance, before_move=True)))
-            self.assertEqual((), self.one.manager.guest_config(instance, before_move=True).devices)
-            self.one.boot(instance, before_move=True)
+                migration.status = 'reverting'
+                self.assertRaises(exception.DeviceInUse, self.one.manager.drop_move_claim_at_dest, None, instance,
+                                  migration)
+            self.assertEqual([], list(self.one.manager.realize(None, instance)))
+            self.assertEqual((), self.one.manager.guest_config(instance).devices)
+            self.one.boot(instance)
             self.assertEqual((), self.one.machine.domains[instance.uuid].live)
             migration.status = 'reverted'
             region.audit()
@@ -142,7 +145,7 @@ class GivenBackTestCase(test_moving.RegionTestCase):
             self.assertEqual({'releasing'}, {state for _, _, state in region.rows(instance)[name]})
             self.assert_refused(host, instance)
 
-    def test_not_by_a_move_on_this_host_when_the_caller_says_that_it_is_undone(self):
+    def test_not_by_a_move_on_this_host_when_the_service_says_that_it_is_undone(self):
         region = self.region(devices=2)
         instance = region.spawn('one')
         migration = region.resize(instance, 'one', pmem=1)
@@ -150,7 +153,8 @@ class GivenBackTestCase(test_moving.RegionTestCase):
         self.assertRaises(exception.DeviceInUse, self.one.manager.drop_move_claim_at_dest, None, instance, migration)
         self.one.service.moves = None
         self.assertRaises(exception.InstanceNotClaimed, self.one.manager.realize, None, instance)
-        self.one.boot(instance, before_move=True)
+        self.one.service.moves, migration.status = region.migrations, 'reverting'
+        self.one.boot(instance)
         self.assertEqual((), self.one.machine.domains[instance.uuid].live)
 
 

@@ -22,6 +22,9 @@ class UndecidedMoveTestCase(test_moving.RegionTestCase):
             for self.one.service.moves in silences:
                 error = self.assertRaises(exception.MigrationUndecided, self.one.boot, instance)
                 self.assertEqual((instance.uuid, migration.uuid), (error.instance_uuid, error.migration_uuid))
+                for call in (self.one.manager.guest_config,
+                             lambda instance: self.one.manager.kept_definition(instance, '<domain/>')):
+                    self.assertRaises(exception.MigrationUndecided, call, instance)
             self.assertEqual(rows, region.rows(instance))
             self.one.service.moves = region.migrations
             self.one.boot(instance)
@@ -30,17 +33,13 @@ class UndecidedMoveTestCase(test_moving.RegionTestCase):
 
     def test_what_does_not_depend_on_the_move_starts_also_while_the_service_is_silent(self):
         region = self.region(devices=4)
-        there, done, named = (region.spawn('one', pmem=1) for _ in range(3))
-        before = self.one.machine.domains[named.uuid].live
+        there, done = (region.spawn('one', pmem=1) for _ in range(2))
         region.resize(done, 'two', pmem=1)              # a guest that ran on its new devices
         to_there = region.migration(there, 'two')
         self.two.resize(there, pmem=1, migration=to_there)
-        self.one.resize(named, pmem=1, migration=region.migration(named, 'one'))
         self.one.service.moves = self.two.service.moves = None
         self.two.boot(done)
         region.finish_resize(there, to_there)
-        self.one.boot(named, before_move=True)
-        self.assertEqual(before, self.one.machine.domains[named.uuid].live)
 
     def test_a_service_that_tells_of_no_migrations_ends_moves_by_calls(self):
         region = self.region(devices=2)
@@ -82,8 +81,7 @@ class TakenBackHereTestCase(test_moving.RegionTestCase):
         self.one.resize(self.instance, pmem=1, migration=self.migration)
         self.migration.status = 'migrating'
         self.one.machine.stop_guest(self.instance.uuid)
-        self.one.manager.realize(None, self.instance)           # and the guest does not start on them
-        self.one.boot(self.instance, before_move=True)
+        self.one.boot(self.instance)
         self.one.restart()
         self.one.delete_guest(self.instance.uuid)
 
@@ -98,7 +96,7 @@ class TakenBackHereTestCase(test_moving.RegionTestCase):
         rows = self.moves.rows(self.instance)
         answers: list[Any] = [self.moves.migrations, None, RuntimeError('no database'), []]
         for self.one.service.moves in answers:
-            for self.migration.status in ('migrating', 'post-migrating', 'finished'):
+            for self.migration.status in ('post-migrating', 'finished'):
                 error = self.assertRaises(exception.MigrationUndecided, self.one.boot, self.instance)
                 self.assertEqual(self.migration.uuid, error.migration_uuid)
         self.assertEqual(rows, self.moves.rows(self.instance))
@@ -110,18 +108,19 @@ class TakenBackHereTestCase(test_moving.RegionTestCase):
         tells = vars(self.one.running.service)
         service, tells['_service'] = tells['_service'], None
         self.assertRaises(exception.MigrationUndecided, self.one.boot, self.instance)
-        self.one.boot(self.instance, before_move=True)
+        self.one.manager.drop_move_claim_at_dest(None, self.instance, self.migration)
+        self.one.boot(self.instance)
         tells['_service'] = service
         self.check_it_ends()
 
     def test_it_starts_again_on_those_that_it_had_before(self):
         for _again in range(2):
             self.one.delete_guest(self.instance.uuid)
-            self.one.boot(self.instance, before_move=True)
+            self.one.boot(self.instance)
         self.check_it_ends()
 
     def test_one_that_runs_on_its_old_ones_is_recorded_on_no_others(self):
-        self.one.boot(self.instance, before_move=True)
+        self.one.boot(self.instance)
         self.assertEqual(['d0'], [one.identifier for one in self.one.manager.started(None, self.instance)])
         self.one.audit()
         self.assertEqual([('d0', 'current', 'active'), ('d1', 'incoming', 'claimed')],
@@ -129,7 +128,7 @@ class TakenBackHereTestCase(test_moving.RegionTestCase):
         self.check_it_ends()
 
     def test_its_next_resize_takes_other_devices(self):
-        self.one.boot(self.instance, before_move=True)
+        self.one.boot(self.instance)
         following = self.moves.resize(self.instance, 'one', pmem=2)
         self.moves.confirm(self.instance, following)
         self.moves.audit()

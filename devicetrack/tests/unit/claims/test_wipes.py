@@ -194,6 +194,7 @@ class EndOfMoveTestCase(WipesTestCase):
         super().setUp()
         self.instance = self.host.spawn(pmem=1)
         self.migration = self.host.resize(self.instance, pmem=1)
+        self.migration.status = 'post-migrating'
         self.host.manager.realize(None, self.instance)
         self.machine.delete_guest(self.instance.uuid)
         for key in (D0, D1):
