@@ -131,11 +131,11 @@ class UnknownNova(DeviceTrackError):
     known: Sequence[str] = several(default=())
 
     def __str__(self) -> str:
-        sentences = [f'devicetrack does not know this Nova ({self.release or "unknown release"})']
+        sentences = [f'devicetrack does not support this Nova ({self.release or "unknown release"})']
         if self.differences:
             sentences.append(f'It differs in {len(self.differences)} place(s): {"; ".join(self.differences)}')
         if self.known:
-            sentences.append(f'It knows {", ".join(self.known)}, and later releases of the same major versions '
+            sentences.append(f'It supports {", ".join(self.known)}, and later releases of the same major versions '
                              'with the same methods. Install one of them, remove other code that changes Nova, accept '
                              "a distribution's patch after you have read it (devicetrack-nova-adopt --check-package "
                              'PACKAGE --write-table FILE), or port devicetrack ("Porting to another release of Nova" '

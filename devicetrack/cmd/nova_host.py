@@ -196,7 +196,7 @@ class NovaHost:
                 result, said = adoption.WARNING, (
                     f'{error.store} has schema {error.found}, and the service brings it to {error.wanted} when it '
                     'starts: first back it up, and stop the services of all hosts that share it')
-            yield adoption.HostCheck(name, result, f'{said}; so nothing else of the host was looked at')
+            yield adoption.HostCheck(name, result, f'{said}; so the rest of the host was not checked')
             return
         yield from adoption.checks_of_host(obstacles, [*warnings, *(
             ': '.join(filter(None, (one.option, one.key.identifier, one.reason))) for one in look.inventory.faults)],
@@ -205,7 +205,7 @@ class NovaHost:
             plan = self.plan()
         except _REFUSALS as error:
             yield adoption.HostCheck('record', adoption.FAILURE,
-                                     f'{error}; so moves, guests and nova-compute were not looked at')
+                                     f'{error}; so moves, guests and nova-compute were not checked')
             return
         yield adoption.HostCheck('record', adoption.OK, '')
         yield from adoption.checks_of_guests(plan)

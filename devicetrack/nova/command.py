@@ -11,8 +11,8 @@ from devicetrack.nova import process
 def main() -> None:
     """Run Nova's compute service, with devicetrack allocating its devices. It takes Nova's options and files.
 
-    If the adapter does not know the installed Nova, or cannot start the host's claim manager, the program ends with
-    status 1 and says why in one line, on standard error and in Nova's log.
+    If the adapter does not support the installed Nova, or cannot start the host's claim manager, the program ends with
+    status 1 and writes the reason in one line to standard error and to Nova's log.
     """
     # oslo.config looks for nova-compute.conf and nova-compute.conf.d only if the program has this name.
     sys.argv[0] = os.path.join(os.path.dirname(sys.argv[0]), 'nova-compute')

@@ -144,11 +144,10 @@ def of_status() -> Iterator[str]:
 def of_nova_compute() -> Iterator[str]:
     yield from section('SYNOPSIS', f'{bold("devicetrack-nova-compute")} [options of nova-compute]')
     yield from section('DESCRIPTION', *paragraphs(
-        'Runs the compute service of OpenStack Nova, with its devices in the hands of devicetrack. It takes the place '
-        'of nova-compute and takes every option of it. Without --config-file it reads the files that nova-compute '
-        'reads.',
-        'It does not start if it does not know the installed release of Nova, or if the claim manager of the host '
-        'cannot start. Then it writes one line, on stderr and in the log of Nova.'))
+        'Runs the compute service of OpenStack Nova, and manages its devices. Start it instead of nova-compute, with '
+        'the same options. Without --config-file it reads the files that nova-compute reads.',
+        'It does not start if it does not support the installed release of Nova, or if the claim manager of the host '
+        'cannot start. Then it writes one line to stderr and to the log of Nova.'))
     yield from section('EXIT STATUS', *listed((
         ('0', 'The service was stopped.'), ('1', 'It could not start.'))))
 

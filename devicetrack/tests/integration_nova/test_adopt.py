@@ -98,7 +98,7 @@ class ProcessTestCase(base.TestCase):
             _check, result, details = found[-1]
             self.assertEqual('failure', result)
             self.assertIn(said, details)
-            self.assertIn('; so nothing else of the host was looked at', details)
+            self.assertIn('; so the rest of the host was not checked', details)
 
     def systemctl(self, command: str, user: str = '') -> None:
         """Have systemd tell of a unit of Nova's compute service. The rest of this machine's systemd is not asked."""
@@ -156,7 +156,7 @@ class ProcessTestCase(base.TestCase):
         self.assertEqual({'state directory', 'Nova', 'command line', 'options', 'privileges', 'record'}, found.keys())
         self.assertIn('ns0', found['options'][1])
         self.assertIn('the conductor does not answer', found['record'][1])
-        self.assertIn('moves, guests and nova-compute were not looked at', found['record'][1])
+        self.assertIn('moves, guests and nova-compute were not checked', found['record'][1])
         _out, err = self.run_to(cmd_base.ERROR, '--config-file', str(self.config_file))
         self.assertIn('whether the message broker runs', err)
 

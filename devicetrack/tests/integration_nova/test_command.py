@@ -18,7 +18,7 @@ import devicetrack
 from devicetrack.nova import seam_table
 from devicetrack.tests import base
 
-UNKNOWN = f'devicetrack does not know this Nova ({version.version_string()}). It differs in 1 place(s): '
+UNKNOWN = f'devicetrack does not support this Nova ({version.version_string()}). It differs in 1 place(s): '
 LOGGER = 'devicetrack.nova.startup'
 ROOT = pathlib.Path(devicetrack.__file__).parent
 
