@@ -53,7 +53,7 @@ IsUntracked = Callable[[DeviceKey], bool]
 # Why a device is not proven clean any more.
 WRITTEN = 'somebody wrote to it since it was proven clean'
 
-NO_PROOF = 'it has lost the proof that it is clean, and no guest of ours got it'
+NO_PROOF = 'it has lost the proof that it is clean: somebody else could write to it'
 
 
 def is_never_untracked(_key: DeviceKey) -> bool:
@@ -389,7 +389,7 @@ class VirtDriver(abc.ABC):
         """Make a :meth:`prove` that reads in another thread end soon, with an error. The default does nothing."""
 
     def disprove(self, keys: Iterable[DeviceKey]) -> None:
-        """Durably remove the proofs that devices are clean, because somebody else used them.
+        """Durably remove the proofs that devices are clean, because somebody else used them, and those of their parts.
 
         The default does nothing, for a driver that records no proofs.
 

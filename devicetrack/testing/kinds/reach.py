@@ -9,12 +9,50 @@ import contextlib
 import itertools
 import os
 import threading
+from typing import Any
 
 from devicetrack import exception
+from devicetrack import vocabulary
+from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import InventoryDevice
+from devicetrack.objects.values import Realized
 from devicetrack.testing.kinds import answers
 from devicetrack.testing.kinds import base
 from devicetrack.testing.kinds import world
+from devicetrack.virt.libvirt import driver
 from devicetrack.virt.libvirt.kinds import api
+
+
+class Neighbour(api.DeviceKind):
+    """Another kind of the host, whose one device is the thing that a test names."""
+
+    name = 'neighbour'
+    keeps_bytes = False
+    configured = True
+    resource_classes = frozenset(('CUSTOM_NEIGHBOUR',))
+    thing = ''
+    details = ''
+
+    def stock(self) -> api.Stock:
+        return api.Stock([InventoryDevice(self.name, 'thing', '', 'CUSTOM_NEIGHBOUR', None, None, self.details)])
+
+    def node(self, device: InventoryDevice) -> str:
+        return self.thing
+
+    def addresses(self, domain: Any) -> tuple[str, ...]:
+        return ()
+
+    def identify(self, addresses: Any) -> Mapping[str, str | None]:
+        return {}
+
+    def realize(self, assignment: Any) -> Realized:
+        return Realized(assignment.key, self.details)
+
+    def unclaim(self, assignment: Any, lock_fd: int) -> None:
+        pass
+
+    def guest_elements(self, assignments: Any) -> list[str]:
+        return []
 
 
 class ReachContract(base.KindTestCase):
@@ -76,6 +114,26 @@ class ReachContract(base.KindTestCase):
         proven = {name: device.details for name, device in self.stock().items()}
         first, second = self.world.devices[:2]
         self.assertNotIn(second, self.reached(first, proven))
+
+    def test_a_guest_of_another_kinds_device_takes_the_proofs_of_what_is_in_it(self) -> None:
+        """The driver removes them by what ``node`` and ``container`` answer."""
+        if not self.kind.keeps_bytes:
+            self.skipTest('its devices store no data')
+        name, device = next(iter(self.stock().items()))
+        thing = (None if device.parent is None else self.kind.container(device.parent)) or self.kind.node(device)
+        if thing is None:
+            self.skipTest('no other kind can offer its devices, or what contains them')
+        neighbour: Any = type('Named', (Neighbour,), {'thing': thing, 'details': device.details})
+        host = driver.LibvirtDriver('host', self.world.configuration.conf, self.world.configuration.state_path,
+                                    [self.world.kind_class, neighbour], self.world.libvirt.connect)
+        self.addCleanup(host.close)
+        host._kinds[self.kind.name] = self.kind         # type: ignore[index]  # as the world adjusted it
+        key = DeviceKey(self.kind.name, name)
+        host.get_inventory()
+        host._proofs.record({key: device.details}, vocabulary.WIPED)
+        self.assertIsNotNone(host.proof_of(key, device.details))
+        host.realize(base.assignment(self.instance, neighbour.name, 'thing', None, device.details))
+        self.assertIsNone(host.proof_of(key, device.details), f'{key} stays proven, and the guest of {thing} writes')
 
     def test_the_stock_names_what_keeps_nothing(self) -> None:
         """Otherwise a device that was not cleaned counts as clean, or one that was cleaned does not."""

@@ -109,10 +109,12 @@ class LibvirtDriver(guests.Guests):
         self._sysfs = conf[pci_options.GROUP].sysfs_root
         # What devices are on the host, as the last inventory found it: containment() is asked right after it.
         self._seen: tuple[Mapping[DeviceKey, str], containment.Look] = {}, containment.Look(self._sysfs)
+        # What excludes each device of several kinds, as the last inventory found it that showed the device.
+        self._tokens: dict[DeviceKey, Exclusions] = {}
         self._topology = numa_sysfs.Topology(self._sysfs)
         self._proofs = proofs.Proofs(state_path)
         self._proving = proving.Proving(self._kinds, self._proofs, self._held, self._usage.read,
-                                        self._part_in_use, self._trusts)
+                                        self._part_in_use, self._reached, self._trusts)
         self._cleaner_of_service: LibvirtDriver | None = None
 
     def boot_id(self) -> str:
@@ -253,10 +255,25 @@ class LibvirtDriver(guests.Guests):
         look = containment.Look(self._sysfs)
         self._seen = nodes, look
         found, all_devices = overlaps.find(nodes, look), Compact.joined(InventoryDevice, devices)
+        if several:
+            self._note_tokens(all_devices)
         return Inventory(overlaps.unhealthy(all_devices, found) if found else all_devices, tuple(capacities),
                          frozenset(known), tuple(unknown), tuple(missing), frozenset(keeping), frozenset(unproven),
                          tuple(found), tuple(faults), self._sockets(), frozenset(by_person),
                          frozenset(look.mediated_devices()), observed)
+
+    def _note_tokens(self, devices: Iterable[InventoryDevice]) -> None:
+        """Remember what excludes the devices. If one that stores data vanishes or cannot be read, this stays known."""
+        nodes, look = self._seen
+        tokens = {key: found for key, found in self._tokens.items() if self._kinds[key.kind].keeps_bytes}
+        for device in devices:
+            try:
+                tokens[device.key] = (*device.exclusions, *look.exclusions(*self._told_place(device, nodes)))
+            except exception.DeviceKindFailed as error:
+                LOG.warning('%s', error, exc_info=True)
+                tokens.pop(device.key, None)
+        # Without an answer from the host some of them may lack a token.
+        self._tokens = {} if look.unread is not None else tokens
 
     def _observed(self, faults: list[Fault]) -> Iterator[InventoryDevice]:
         """Find the devices that the service hands out itself. No claim needs them, so an error is only a fault."""
@@ -410,25 +427,60 @@ class LibvirtDriver(guests.Guests):
     def _place(self, device: InventoryDevice,
                nodes: Mapping[DeviceKey, str] = types.MappingProxyType({})) -> tuple[str | None, str | None]:
         """The thing that a device is on the host, and the one that contains it, as its kind says; or by their names."""
-        kind = self._kinds.get(device.kind)
         if not device.kind:
             return device.identifier, None
         try:
-            if kind is not None:
-                node = nodes.get(device.key)
-                if node is None and device.details:
-                    node = _nodes(kind, (device,)).get(device.key)
-                return node, None if device.parent is None else installed.call(kind, 'container', device.parent)
+            return self._told_place(device, nodes)
         except exception.DeviceKindFailed as error:
             LOG.warning('%s', error, exc_info=True)
-        return things.address_in(device.identifier), things.address_in(device.parent)
+        return _place_by_name(device)
+
+    def _told_place(self, device: InventoryDevice, nodes: Mapping[DeviceKey, str]) -> tuple[str | None, str | None]:
+        """As :meth:`_place`.
+
+        :raises DeviceKindFailed: the kind made a mistake
+        """
+        kind = self._kinds.get(device.kind)
+        if kind is None:
+            return _place_by_name(device)
+        node = nodes.get(device.key)
+        if node is None and device.details:
+            node = _nodes(kind, (device,)).get(device.key)
+        return node, None if device.parent is None else installed.call(kind, 'container', device.parent)
+
+    def _reached(self, assignments: Collection[DeviceAssignment],
+                 proven: Collection[tuple[str, str]]) -> Collection[tuple[str, str]]:
+        """Find the devices of other kinds on which the guests of some devices can write.
+
+        :raises DriverError: nothing tells what contains what
+        """
+        look, found = containment.Look(self._sysfs), set[tuple[str, str]]()
+        for one in assignments:
+            if one.kind in self._kinds and any(kind != one.kind for kind, _identifier in proven):
+                found |= self._beyond(one.key, look.exclusions(*self._told_place(_as_device(one), {})), proven)
+                if look.unread is not None:
+                    raise look.unread
+        return found
+
+    def _beyond(self, key: DeviceKey, now: Exclusions, proven: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
+        """Find the proven devices of other kinds that are inside of a device, are the same thing, or contain it.
+
+        What contains it counts if the device stores data. A proven device that no inventory of this process has shown
+        may be anywhere.
+
+        :param now: what contains what now
+        """
+        own = {*now, *self._tokens.get(key, ())}
+        against = {(token, mode) for token, of_own in own for mode in (
+            (vocabulary.PART, vocabulary.WHOLE) if of_own == vocabulary.WHOLE else
+            (vocabulary.WHOLE,) if of_own == vocabulary.PART and self._kinds[key.kind].keeps_bytes else ())}
+        return {one for one in proven if against and one[0] != key.kind and (
+            (tokens := self._tokens.get(DeviceKey(*one))) is None or not against.isdisjoint(tokens))}
 
     def _part_in_use(self, assignment: DeviceAssignment,
                      usage: Usage) -> exception.DeviceInUse | exception.UsersUnknown | None:
         """Say which domain has a part of a device, or a thing that contains it, or what is in it; None if none has."""
-        place = self._place(InventoryDevice(
-            assignment.kind, assignment.identifier, '', assignment.resource_class, assignment.parent,
-            assignment.numa_node, details.to_text(assignment.details)))
+        place = self._place(_as_device(assignment))
         if place == (None, None):
             return None
         look = containment.Look(self._sysfs)
@@ -448,7 +500,10 @@ class LibvirtDriver(guests.Guests):
         self._proving.stop()
 
     def disprove(self, keys: Iterable[DeviceKey]) -> None:
-        self._proving.take_back(keys)
+        wanted = set(keys)
+        proven = self._proving.proven_keys() if wanted else ()
+        self._proving.take_back(wanted.union(*(
+            map(DeviceKey._make, self._beyond(key, (), proven)) for key in wanted if key.kind in self._kinds)))
 
     # -- guests ------------------------------------------------------------------------------------------------
 
@@ -597,6 +652,15 @@ def _nodes(kind: api.DeviceKind, devices: Iterable[InventoryDevice]) -> dict[Dev
     """
     with installed.mistakes(kind, 'node', tell=False):
         return {device.key: node for device in devices if (node := kind.node(device)) is not None}
+
+
+def _place_by_name(device: InventoryDevice) -> tuple[str | None, str | None]:
+    return things.address_in(device.identifier), things.address_in(device.parent)
+
+
+def _as_device(one: DeviceAssignment) -> InventoryDevice:
+    return InventoryDevice(one.kind, one.identifier, '', one.resource_class, one.parent, one.numa_node,
+                           details.to_text(one.details))
 
 
 def _busy(assignment: DeviceAssignment) -> exception.DeviceBusy:

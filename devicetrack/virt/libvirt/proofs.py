@@ -142,18 +142,25 @@ class Proofs:
     def of_kind(self, kind: str) -> dict[str, str]:
         """The devices of a kind that are proven clean, by identifier, each with its details of that time.
 
-        No proof of another device of the kind comes back later.
+        :raises OSError: as :meth:`keys`
+        """
+        return {name: proof[0] for (of, name), proof in self._counting().items() if of == kind}
+
+    def keys(self) -> set[_Key]:
+        """The devices of all kinds that are proven clean, whether a kind offers them now or not.
+
+        No proof of another device comes back later.
 
         :raises OSError: another one may
         """
+        return set(self._counting())
+
+    def _counting(self) -> _Known:
         with self._mutex:
             if self._refresh() is None:
-                return self._of_kind(kind)
+                return dict(self._known)
         with self._writing():
-            return self._of_kind(kind)
-
-    def _of_kind(self, kind: str) -> dict[str, str]:
-        return {name: proof[0] for (of, name), proof in self._known.items() if of == kind}
+            return dict(self._known)
 
     def evidence(self, kind: str) -> dict[str, str]:
         """What the host showed of writes to the devices of a kind when they were proven clean, by identifier.

@@ -42,6 +42,7 @@ NO_KIND: Final = 'no device kind of this name is installed, or [devicetrack] dev
 
 NO_BYTES: Final = 'its kind stores no data, so it needs no proof: devicetrack-manage device admit makes it free'
 
+_Key = tuple[str, str]
 _Held = tuple[DeviceAssignment, api.DeviceKind, filelock.FileLock]
 _Results = dict[DeviceKey, exception.DriverError | None]
 _Obstacle = exception.DeviceInUse | exception.UsersUnknown | None
@@ -55,6 +56,8 @@ class Proving:
         of this class
     :param usage: asks the hypervisor which domains name devices; its argument are the kinds that must be able to tell
     :param part_in_use: finds the domain that has a part of a device, or a thing that contains it
+    :param reached: finds those of some proven devices on which a guest that gets one device can write, because one of
+        the two contains the other, or because nothing tells that
     :param trusts: whether devices without a proof count as clean
     """
 
@@ -62,11 +65,14 @@ class Proving:
                  hold: Callable[[DeviceAssignment, api.DeviceKind, float, type[exception.DeviceError]],
                                 contextlib.AbstractContextManager[filelock.FileLock]],
                  usage: Callable[[Container[str]], Usage],
-                 part_in_use: Callable[[DeviceAssignment, Usage], _Obstacle], trusts: bool) -> None:
+                 part_in_use: Callable[[DeviceAssignment, Usage], _Obstacle],
+                 reached: Callable[[Collection[DeviceAssignment], Collection[_Key]], Collection[_Key]],
+                 trusts: bool) -> None:
         self._kinds, self._proofs, self._hold, self._usage = kinds, known, hold, usage
-        self._part_in_use, self._trusts = part_in_use, trusts
+        self._part_in_use, self._reached, self._trusts = part_in_use, reached, trusts
         self._wipes: dict[DeviceKey, Wiped] = {}       # what the last call that may wipe a device wiped
         self._shown: dict[DeviceKey, Mapping[DeviceKey, str]] = {}     # the evidence at the end of that wipe
+        self._guests, self._giving = 0, threading.Lock()       # how often a guest got devices
         self._reading: list[threading.Event] = []       # one for each device that is being read; setting it ends that
 
     def check_free(self, assignment: DeviceAssignment, kind: api.DeviceKind) -> None:
@@ -277,10 +283,15 @@ class Proving:
     def take_back_for_guest(self, assignments: Collection[DeviceAssignment]) -> None:
         """Forget durably that devices are clean which a guest is about to get, or whose bytes it can reach with them.
 
+        A kind finds the devices of its own, and what contains what finds those of the other kinds.
+
         :raises CommandFailed: they may still count as clean
-        :raises DeviceKindFailed: a kind cannot say which those are
+        :raises DriverError: nothing tells which those are
         """
+        with self._giving:
+            self._guests += 1
         keys = {assignment.key for assignment in assignments}
+        keys.update(map(DeviceKey._make, self._reached(assignments, self.proven_keys())))
         for name in {assignment.kind for assignment in assignments}:
             kind = self._kinds.get(name)
             if kind is not None and kind.keeps_bytes and (proven := self._proven(name)):
@@ -296,6 +307,13 @@ class Proving:
     def _proven(self, kind: str) -> Mapping[str, str]:
         try:
             return self._proofs.of_kind(kind)
+        except OSError as error:
+            raise _no_proof(error) from error
+
+    def proven_keys(self) -> Collection[_Key]:
+        """The proven devices of all kinds."""
+        try:
+            return self._proofs.keys()
         except OSError as error:
             raise _no_proof(error) from error
 
@@ -394,9 +412,8 @@ class Proving:
             usage = self._usage({assignment.kind for assignment in blank})
             results |= {one.key: self._obstacle(one, usage) for one in blank}
             clean = [one for one in blank if results[one.key] is None]
-            for one in clean:
-                _confirmed(one, confirm)
-            self._record(clean, vocabulary.BLANK, evidence)
+            if (failed := self._record_confirmed(clean, vocabulary.BLANK, evidence, confirm)) is not None:
+                raise failed
         return results
 
     def _wipe_one(self, assignment: DeviceAssignment, kind: api.DeviceKind, lock: filelock.FileLock,
@@ -421,13 +438,7 @@ class Proving:
             error = self._obstacle(assignment, self._usage({kind.name}))
         except exception.DriverError as failed:
             return failed
-        if error is None:
-            _confirmed(assignment, confirm)     # out of the reach of "except": its error goes on to the caller
-            try:
-                self._record((assignment,), how, evidence)
-            except exception.DriverError as failed:
-                return failed
-        return error
+        return error or self._record_confirmed((assignment,), how, evidence, confirm)
 
     def _read_one(self, assignment: DeviceAssignment, kind: api.DeviceKind, lock: filelock.FileLock,
                   confirm: Confirm | None) -> exception.DriverError | None:
@@ -435,14 +446,27 @@ class Proving:
             evidence = self._evidence((assignment,))
         except exception.DriverError as failed:
             return failed
-        error = self._read_through(assignment, kind, lock, evidence)
-        if error is None:
-            _confirmed(assignment, confirm)     # out of the reach of "except": its error goes on to the caller
-            try:
-                self._record((assignment,), vocabulary.READ, evidence)
-            except exception.DriverError as failed:
-                return failed
-        return error
+        return self._read_through(assignment, kind, lock, evidence) or self._record_confirmed(
+            (assignment,), vocabulary.READ, evidence, confirm)
+
+    def _record_confirmed(self, assignments: Collection[DeviceAssignment], how: str,
+                          evidence: Mapping[DeviceKey, str], confirm: Confirm | None) -> exception.DriverError | None:
+        """As :meth:`_record`, unless the caller objects. Its error goes on to it.
+
+        A guest that gets what contains a device has no lock of that device. So a proof is recorded only if no guest got
+        a device since the caller was asked: that guest's start would have found no proof to take back.
+        """
+        while True:
+            before = self._guests
+            for one in assignments:
+                _confirmed(one, confirm)
+            with self._giving:
+                if self._guests == before:
+                    try:
+                        self._record(assignments, how, evidence)
+                    except exception.DriverError as failed:
+                        return failed
+                    return None
 
     def _read_through(self, assignment: DeviceAssignment, kind: api.DeviceKind, lock: filelock.FileLock,
                       before: Mapping[DeviceKey, str]) -> exception.DriverError | None:

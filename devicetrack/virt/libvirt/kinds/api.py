@@ -454,11 +454,12 @@ class DeviceKind(abc.ABC):
         """
 
     def within_reach(self, owned: Collection[str], proven: Mapping[str, str]) -> Collection[str]:
-        """Find other devices whose bytes the owner of a device can reach, for example the parts of a whole disk.
+        """Find other devices of this kind whose bytes the owner of a device can reach, as all parts of a whole disk.
 
         For a kind that stores data. The driver asks before a guest gets devices, and removes the proofs of the devices
-        in the answer with theirs. The texts are of details; the host need not have these devices now. The default is
-        none.
+        in the answer with theirs. The driver itself finds the devices of other kinds, by :meth:`node`,
+        :meth:`container` and the exclusions. The texts are of details; the host need not have these devices now. The
+        default is none.
 
         :param owned: the texts of the devices that a guest is about to get
         :param proven: by identifier, the texts of all devices of this kind that are proven clean, perhaps thousands
