@@ -74,8 +74,9 @@ _SOURCES_TURN: Final = ((RESIZE, PRE_MIGRATING), (LIVE_MIGRATION, ACCEPTED), (LI
 class Move:
     """A move of an instance, with the names by which the manager reads it.
 
-    ``unsettled`` are the hosts that have not settled their half since it ended. ``left`` is where the source has the
-    guest after the copy of a live migration.
+    ``new_allocations`` are those at its destination, as :attr:`Document.allocations`. ``unsettled`` are the hosts that
+    have not settled their half since it ended. ``left`` is where the source has the guest after the copy of a live
+    migration.
     """
 
     uuid: str
@@ -87,6 +88,8 @@ class Move:
     status: str
     old_flavor: Mapping[str, Any] | None = None
     new_flavor: Mapping[str, Any] | None = None
+    old_allocations: Any = None
+    new_allocations: Any = None
     check: str | None = None
     device_map: str | None = None
     left: str | None = None
@@ -121,7 +124,8 @@ class Move:
 class Document:
     """What is decided for an instance, and how far its hosts are.
 
-    ``host`` is the host that has the instance. ``resources`` are those that it had when its guest started last.
+    ``host`` is the host that has the instance. ``allocations`` are those of its claim there, as JSON; None means that
+    its flavor alone says which devices. ``resources`` are those that it had when its guest started last.
     ``leaving`` are the hosts that may still have something of a deleted instance. ``reason`` says why the last
     operation failed.
     """
@@ -129,6 +133,7 @@ class Document:
     uuid: str
     host: str
     flavor: Mapping[str, Any]
+    allocations: Any = None
     state: str = BUILDING
     resources: Any = None
     move: Move | None = None

@@ -13,7 +13,9 @@ import uuid as uuids
 from devicetrack import exception
 from devicetrack import log
 from devicetrack.claims.manager import ClaimManager
+from devicetrack.claims.providers import ProviderResolver
 from devicetrack.engine.findings import Finding
+from devicetrack.objects import DeviceRequest
 from devicetrack.objects import InstanceResources
 from devicetrack.service import document as documents
 from devicetrack.service import steps
@@ -53,14 +55,17 @@ class Lifecycle:
     :param instances: keeps the documents
     :param guests: starts and ends the guests of this host
     :param context: the service's request context, which the library hands through
+    :param nodename: as for the manager, like ``providers`` and ``after_wipe``
 
     ``manager`` is the :class:`~devicetrack.claims.manager.ClaimManager`, for questions and for operators' calls.
     """
 
     def __init__(self, host: str, driver: VirtDriver, store: Store, conf: Any, instances: Instances, guests: Guests, *,
-                 context: Any = None, nodename: str | None = None) -> None:
+                 context: Any = None, nodename: str | None = None, providers: ProviderResolver | None = None,
+                 after_wipe: Callable[[], object] = lambda: None) -> None:
         self.host, self._instances, self._guests, self._context = host, instances, guests, context
-        self.manager = ClaimManager(host, driver, store, conf, Answers(host, instances), nodename=nodename)
+        self.manager = ClaimManager(host, driver, store, conf, Answers(host, instances), providers=providers,
+                                    nodename=nodename, after_wipe=after_wipe)
         self._steps = steps.Steps(host, self.manager, instances, guests, context)
         self._changed, self._busy, self._conducted = threading.Condition(), set[str](), set[str]()
         self._failures: dict[str, BaseException | None] = {}    # of steps of this host, by instance
@@ -104,22 +109,26 @@ class Lifecycle:
 
     # -- one host -----------------------------------------------------------------------------------------------------
 
-    def claim(self, instance_uuid: str, flavor: Mapping[str, Any]) -> InstanceResources:
+    def claim(self, instance_uuid: str, flavor: Mapping[str, Any],
+              allocations: Mapping[str, Any] | DeviceRequest | None = None) -> InstanceResources:
         """Boot an instance here: claim its devices, make them ready and start its guest.
 
         :param flavor: what JSON can write; ``extra_specs`` says which devices, and ``Guests.start`` gets all of it
+        :param allocations: those of the instance in placement, or a request that says more than the flavor, for example
+            the NUMA nodes, as for :meth:`.ClaimManager.instance_claim`. The document keeps them. None leaves the
+            providers to this host
         :returns: the devices
-        :raises BadRequest: the flavor has no meaning
+        :raises BadRequest: the flavor or the allocations have no meaning
         :raises OperationFailed: there are no such devices (the cause is NoFit), or the guest did not start; nothing
             of the instance is left, and the next call tries again
         """
-        new = Document(instance_uuid, self.host, steps.checked(flavor))
+        new = Document(instance_uuid, self.host, steps.checked(flavor), steps.checked_allocations(allocations))
 
         def decide(document: Document) -> Document | None:
             if document.state == documents.DELETED:
                 return new.but(moves=document.moves)
             if document.state not in (documents.BUILDING, documents.STARTING, documents.ACTIVE) or \
-                    document.host != self.host or document.flavor != new.flavor:
+                    (document.host, document.flavor, document.allocations) != (self.host, new.flavor, new.allocations):
                 raise exception.InstanceBusy(instance_uuid, 'boot', document.state)
             return None
 
@@ -150,25 +159,26 @@ class Lifecycle:
 
     # -- moves --------------------------------------------------------------------------------------------------------
 
-    def resize(self, instance_uuid: str, flavor: Mapping[str, Any], host: str | None = None) -> None:
+    def resize(self, instance_uuid: str, flavor: Mapping[str, Any], host: str | None = None,
+               allocations: Mapping[str, Any] | DeviceRequest | None = None) -> None:
         """Resize an instance to another flavor or host, or both (a cold migration). Call it on its host.
 
-        The guest runs at the destination afterwards, and the instance keeps its old devices until :meth:`confirm` or
-        :meth:`revert`.
+        The guest runs at the destination afterwards, or is off there if it was off, and the instance keeps its old
+        devices until :meth:`confirm` or :meth:`revert`.
 
         :param host: the destination; None means this host
+        :param allocations: those at the destination, as for :meth:`claim`. A move of an instance that was claimed with
+            some has to have some
         :raises OperationFailed: the instance is here, with its old devices
         """
-        wanted, destination = steps.checked(flavor), host or self.host
-
-        def is_same(move: Move) -> bool:
-            return (move.kind, move.dest_compute, move.new_flavor) == (documents.RESIZE, destination, wanted)
+        wanted, destination, there = steps.checked(flavor), host or self.host, steps.checked_allocations(allocations)
 
         def decide(document: Document) -> Document | None:
-            if document.move is not None and is_same(document.move):
+            if document.move is not None and document.move.new_flavor == wanted and _is_same(
+                    document.move, documents.RESIZE, destination, there):
                 return None
             self._check_at_rest(document, self.host, 'resize', documents.ACTIVE, documents.OFF)
-            return self._begun(document, documents.RESIZE, documents.ACCEPTED, destination,
+            return self._begun(document, documents.RESIZE, documents.ACCEPTED, destination, there,
                                old_flavor=document.flavor, new_flavor=wanted)
 
         self._operate(instance_uuid, decide, lambda document: (
@@ -186,7 +196,7 @@ class Lifecycle:
         self._operate(instance_uuid, decide, lambda document: document.move is None)
 
     def revert(self, instance_uuid: str) -> None:
-        """Revert a resize that is not confirmed, on either host: the guest runs on its old devices again."""
+        """Revert a resize that is not confirmed, on either host: the instance has its old devices again."""
         def decide(document: Document) -> Document | None:
             move = document.move
             if move is None or move.status == documents.REVERTING:
@@ -197,38 +207,44 @@ class Lifecycle:
 
         self._operate(instance_uuid, decide, lambda document: document.turn is None)
 
-    def live_migrate(self, instance_uuid: str, host: str) -> None:
+    def live_migrate(self, instance_uuid: str, host: str,
+                     allocations: Mapping[str, Any] | DeviceRequest | None = None) -> None:
         """Migrate a running guest to another host. Call it on the instance's host.
 
+        :param allocations: those at the destination, as for :meth:`resize`
         :raises OperationFailed: the guest runs here, as before
         """
+        there = steps.checked_allocations(allocations)
+
         def decide(document: Document) -> Document | None:
             if document.host == host and document.turn is None and document.move is None:
                 return None                     # it was repeated
-            if document.move is not None and (document.move.kind, document.move.dest_compute) == (
-                    documents.LIVE_MIGRATION, host):
+            if document.move is not None and _is_same(document.move, documents.LIVE_MIGRATION, host, there):
                 return None
             self._check_at_rest(document, self.host, 'migrate', documents.ACTIVE)
-            return self._begun(document, documents.LIVE_MIGRATION, documents.QUEUED, host)
+            return self._begun(document, documents.LIVE_MIGRATION, documents.QUEUED, host, there)
 
         self._operate(instance_uuid, decide, lambda document: document.host == host and document.turn is None)
 
-    def evacuate(self, instance_uuid: str) -> None:
-        """Build here the guest of a host that is down and cannot come back unnoticed.
+    def evacuate(self, instance_uuid: str, allocations: Mapping[str, Any] | DeviceRequest | None = None) -> None:
+        """Build here the guest of a host that is down and cannot come back unnoticed. A guest that was off stays off.
 
         When that host is back, its :meth:`open` removes what is left there.
 
+        :param allocations: those here, as for :meth:`resize`; they may name other hosts too
         :raises OperationFailed: the instance is at its host, as before
         """
+        there = steps.checked_allocations(allocations)
+
         def decide(document: Document) -> Document | None:
-            if document.host == self.host or (document.move is not None and (
-                    document.move.kind, document.move.dest_compute) == (documents.EVACUATION, self.host)):
+            if document.host == self.host or (document.move is not None and _is_same(
+                    document.move, documents.EVACUATION, self.host, there)):
                 return None
             self._check_at_rest(document, document.host, 'evacuate',
                                 documents.ACTIVE, documents.STARTING, documents.OFF)
             if document.state == documents.STARTING:
                 document = document.but(state=documents.ACTIVE)         # not there
-            return self._begun(document, documents.EVACUATION, documents.ACCEPTED, self.host)
+            return self._begun(document, documents.EVACUATION, documents.ACCEPTED, self.host, there)
 
         self._operate(instance_uuid, decide, lambda document: document.host == self.host and document.turn is None)
 
@@ -241,11 +257,16 @@ class Lifecycle:
         if document.state not in states or document.host != host:
             raise exception.InstanceBusy(document.uuid, operation, f'{document.state} on host {document.host}')
 
-    def _begun(self, document: Document, kind: str, status: str, destination: str, **flavors: Any) -> Document:
+    def _begun(self, document: Document, kind: str, status: str, destination: str, allocations: Any,
+               **flavors: Any) -> Document:
+        if allocations is None and document.allocations is not None:
+            raise exception.BadRequest('allocations', None, 'the instance was claimed by its allocations: pass those '
+                                       'that it has at the destination')
         number = document.moves + 1
         return document.but(moves=number, reason='', move=Move(
             str(uuids.uuid5(uuids.UUID(document.uuid), f'{kind} {number}')), number, kind, document.uuid,
-            document.host, destination, status, **flavors))
+            document.host, destination, status, old_allocations=document.allocations, new_allocations=allocations,
+            **flavors))
 
     def _power(self, instance_uuid: str, state: str, states: tuple[str, ...], end: str) -> None:
         def decide(document: Document) -> Document | None:
@@ -397,6 +418,10 @@ class Lifecycle:
             with self._changed:
                 taken.discard(instance_uuid)
                 self._changed.notify_all()
+
+
+def _is_same(move: Move, kind: str, destination: str, allocations: Any) -> bool:
+    return (move.kind, move.dest_compute, move.new_allocations) == (kind, destination, allocations)
 
 
 class _Conducted(Exception):

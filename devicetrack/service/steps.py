@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Iterator
+from collections.abc import Mapping
 import contextlib
 import dataclasses
 import functools
@@ -64,22 +65,34 @@ class Instance:
     migration_context: Any = None
 
 
-def request_of(flavor: Any) -> DeviceRequest:
-    return DeviceRequest.from_extra_specs(flavor.get('extra_specs', {}))
-
-
 def checked(flavor: Any) -> dict[str, Any]:
     """A flavor as it is read from a document.
 
     :raises BadRequest: it cannot be written there, or asks for something that has no meaning
     """
+    plain = _plain('flavor', flavor)
+    DeviceRequest.from_extra_specs(plain.get('extra_specs', {}))
+    return plain
+
+
+def checked_allocations(allocations: Mapping[str, Any] | DeviceRequest | None) -> dict[str, Any] | None:
+    """Allocations, or a request, as they are read from a document.
+
+    :raises BadRequest: they cannot be written there
+    """
+    if allocations is None:
+        return None
+    return _plain('allocations',
+                  allocations.obj_to_primitive() if isinstance(allocations, DeviceRequest) else allocations)
+
+
+def _plain(name: str, value: Any) -> dict[str, Any]:
     try:
-        plain = json.loads(json.dumps(flavor))
+        plain = json.loads(json.dumps(value))
     except (TypeError, ValueError) as error:
-        raise exception.BadRequest('flavor', flavor, f'JSON cannot write it: {error}') from error
+        raise exception.BadRequest(name, value, f'JSON cannot write it: {error}') from error
     if not isinstance(plain, dict):
-        raise exception.BadRequest('flavor', flavor, 'must be a mapping')
-    request_of(plain)
+        raise exception.BadRequest(name, value, 'must be a mapping')
     return plain
 
 
@@ -119,7 +132,7 @@ class Steps:
             instance = _instance(document)
             with contextlib.suppress(exception.InstanceHasClaim):       # by a process that ended
                 self._manager.instance_claim(self._context, instance, self._manager.nodename,
-                                             request_of(document.flavor))
+                                             self._wanted(document.flavor, document.allocations))
             return self.run(document)
 
         resources = self._try(boot, document, Document.deleting)
@@ -187,7 +200,7 @@ class Steps:
     def _claim_resize(self, document: Document, move: Move) -> bool:
         instance, flavor = _instance(document), move.new_flavor
         self._try(lambda: self._claimed(
-            self._manager.resize_claim, instance, request_of(flavor), move, _flavor(flavor)),
+            self._manager.resize_claim, instance, self._wanted(flavor, move.new_allocations), move, _flavor(flavor)),
             document, Document.given_up)
         return self.save(document.moving(status=documents.PRE_MIGRATING), document)
 
@@ -203,7 +216,9 @@ class Steps:
         return self.save(document.moving(status=documents.POST_MIGRATING).but(host=move.dest_compute), document)
 
     def _finish_resize(self, document: Document, move: Move) -> bool:
-        new = document.but(flavor=move.new_flavor)
+        new = document.but(flavor=move.new_flavor, allocations=move.new_allocations)
+        if document.state == documents.OFF:     # a start makes its guest run
+            return self.save(new.moving(status=documents.FINISHED), document)
         resources = self._try(lambda: self.run(new), document, lambda failed, reason: failed.moving(
             status=documents.REVERTING).but(reason=reason))
         return self.save(_runs(new.moving(status=documents.FINISHED), resources), document)
@@ -215,15 +230,19 @@ class Steps:
             self._delete(document.uuid)
         with contextlib.suppress(exception.DeviceInUse):        # on one host, until the guest is defined anew
             self._manager.drop_move_claim_at_dest(self._context, _instance(document), move, wait=False)
-        return self.save(document.after(documents.REVERTED, host=move.source_compute, flavor=move.old_flavor,
-                                        state=documents.STARTING), document)
+        return self.save(document.after(
+            documents.REVERTED, host=move.source_compute, flavor=move.old_flavor, allocations=move.old_allocations,
+            state=documents.OFF if document.state == documents.OFF else documents.STARTING), document)
 
     # -- evacuation ---------------------------------------------------------------------------------------------------
 
     def _evacuate(self, document: Document, move: Move) -> bool:
-        def rebuild() -> InstanceResources:
+        def rebuild() -> InstanceResources | None:
             instance = _instance(document)
-            self._claimed(self._manager.rebuild_claim, instance, request_of(document.flavor), move)
+            wanted = self._wanted(document.flavor, move.new_allocations)
+            self._claimed(self._manager.rebuild_claim, instance, wanted, move)
+            if document.state == documents.OFF:
+                return None
             try:
                 return self.run(document)
             except UNKNOWN:
@@ -234,7 +253,8 @@ class Steps:
 
         resources = self._try(rebuild, document, Document.given_up)
         self._manager.finish_evacuation(self._context, _instance(document), self._manager.nodename, move)
-        return self.save(_runs(document, resources).after(documents.DONE, host=self._host), document)
+        return self.save((document if resources is None else _runs(document, resources)).after(
+            documents.DONE, host=self._host, allocations=move.new_allocations), document)
 
     # -- live migration -----------------------------------------------------------------------------------------------
 
@@ -253,7 +273,7 @@ class Steps:
             instance = _instance(document)
             self._claimed(functools.partial(self._manager.live_migration_claim,
                                             check=LiveMigrationCheck.from_text(str(move.check))),
-                          instance, request_of(document.flavor), move)
+                          instance, self._wanted(document.flavor, move.new_allocations), move)
             self._manager.realize(self._context, instance)
             return self._manager.device_map(instance, move)
 
@@ -280,7 +300,8 @@ class Steps:
     def _arrive(self, document: Document, move: Move) -> bool:
         ends = move.left, self.state_of(document.uuid)
         if ends in ((NONE, RUNS), (IS_OFF, RUNS), (NONE, IS_OFF)):
-            return self.save(document.after(documents.COMPLETED, host=self._host, state=documents.STARTING), document)
+            return self.save(document.after(documents.COMPLETED, host=self._host, state=documents.STARTING,
+                                            allocations=move.new_allocations), document)
         if ends in ((RUNS, NONE), (IS_OFF, NONE), (RUNS, WAITS)):
             self._delete(document.uuid)         # before its devices go
             state = documents.STARTING if move.left == IS_OFF else document.state
@@ -305,11 +326,19 @@ class Steps:
 
     # -- all ----------------------------------------------------------------------------------------------------------
 
-    def _claimed(self, claim: Callable[..., Any], instance: Instance, request: DeviceRequest, move: Move,
-                 *more: Any) -> None:
+    def _wanted(self, flavor: Any, allocations: Any) -> Mapping[str, Any] | DeviceRequest:
+        """What a claim asks for on this host."""
+        if allocations is None:
+            return DeviceRequest.from_extra_specs(flavor.get('extra_specs', {}), aliases=self._manager.aliases)
+        wanted: Mapping[str, Any] | DeviceRequest = allocations if 'versioned_object.name' not in allocations \
+            else DeviceRequest.obj_from_primitive(allocations)
+        return wanted
+
+    def _claimed(self, claim: Callable[..., Any], instance: Instance, wanted: Mapping[str, Any] | DeviceRequest,
+                 move: Move, *more: Any) -> None:
         """Claim for a move, unless a process that ended has done it."""
         try:
-            claim(self._context, instance, self._manager.nodename, request, move, *more)
+            claim(self._context, instance, self._manager.nodename, wanted, move, *more)
         except exception.InstanceHasStaleRows:
             raise
         except exception.InstanceHasClaim:

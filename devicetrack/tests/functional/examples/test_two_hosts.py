@@ -12,11 +12,13 @@ from unittest import mock
 
 import devicetrack
 from devicetrack import exception
+from devicetrack.objects import DeviceRequest
 from devicetrack.service.document import Document
 from devicetrack.tests import base
 from devicetrack.tests import processes
 from devicetrack.tests.functional.examples import two_hosts
 
+NAMESPACE = 'CUSTOM_PMEM_NAMESPACE_4GB'
 PAGE = pathlib.Path(devicetrack.__file__).parent.parent / 'doc' / 'source' / 'user' / 'wiring.rst'
 
 
@@ -98,6 +100,44 @@ class TestErrors(two_hosts.TwoHostsTestCase):
         self.one.start(self.instance)
         self.check('started')
 
+    def test_a_guest_that_was_off_stays_off_when_it_moves(self) -> None:
+        self.one.claim(self.instance, two_hosts.SMALL)
+        self.one.stop(self.instance)
+        for host in (None, 'two'):
+            for end in ('confirm', 'revert'):
+                home = self.document().host
+                for flavor in (two_hosts.LARGE, two_hosts.SMALL):
+                    there = host and {'one': 'two', 'two': 'one'}[self.document().host]
+                    now = self.hosts[self.document().host].lifecycle
+                    now.resize(self.instance, flavor, there)
+                    self.assertEqual('off', self.document().state, f'{host=} {end=}')
+                    getattr(now, end)(self.instance)
+                    self.settle()
+                    document = self.document()
+                    self.assertEqual('off', document.state, f'{host=} {end=}')
+                    for one in self.hosts.values():
+                        self.assertNotIn(True, one.guests().values(), f'{host=} {end=}')
+                    if end == 'revert':
+                        self.assertEqual(home, document.host)
+                    if host is None:
+                        now.start(self.instance)
+                        self.check(f'{host=} {end=} started')
+                        now.stop(self.instance)
+        self.hosts[self.document().host].lifecycle.start(self.instance)
+        self.check('started')
+
+    def test_a_guest_that_was_off_stays_off_when_it_is_evacuated(self) -> None:
+        self.one.claim(self.instance, two_hosts.SMALL)
+        self.one.stop(self.instance)
+        self.hosts['one'].lose_power()
+        self.two.evacuate(self.instance)
+        self.assertEqual('off', self.document().state)
+        self.hosts['one'].start()
+        self.settle()
+        self.assertEqual([{}, {}], [host.guests() for host in self.hosts.values()])
+        self.two.start(self.instance)
+        self.check('started')
+
     def test_guests_run_again_after_a_power_cut(self) -> None:
         self.one.claim(self.instance, two_hosts.SMALL)
         self.hosts['one'].lose_power()
@@ -151,6 +191,69 @@ class TestErrors(two_hosts.TwoHostsTestCase):
         self.two.confirm(self.instance)
         self.hosts['one'].start()
         self.assertEqual('two', self.check('back').host)
+
+
+class TestAllocations(two_hosts.TwoHostsTestCase):
+    """A service with placement passes the allocations of its instances."""
+
+    def at(self, *names: str, amount: int = 1) -> Any:
+        """Allocations of namespaces at the nodes of these hosts."""
+        return {self.hosts[name].lifecycle.manager.providers()[0].uuid: {'resources': {NAMESPACE: amount, 'VCPU': 2}}
+                for name in names}
+
+    def test_they_say_where_the_devices_are_in_every_operation(self) -> None:
+        self.one.claim(self.instance, two_hosts.SMALL, self.at('one'))
+        self.one.resize(self.instance, two_hosts.LARGE, 'two', self.at('two', amount=2))
+        self.one.revert(self.instance)
+        self.assertEqual(self.at('one'), self.check('reverted').allocations)
+        self.one.resize(self.instance, two_hosts.LARGE, 'two', self.at('two', amount=2))
+        self.one.confirm(self.instance)
+        self.assertEqual(self.at('two', amount=2), self.check('confirmed').allocations)
+        self.hosts['two'].lose_power()
+        self.one.evacuate(self.instance, allocations := {**self.wanted, **self.at('one', amount=2)})
+        self.hosts['two'].start()
+        self.assertEqual(allocations, self.check('evacuated').allocations)
+
+    @property
+    def wanted(self) -> Any:
+        """Allocations of another host."""
+        return {'aaaaaaaa-0000-4000-8000-000000000000': {'resources': {NAMESPACE: 2}}}
+
+    def test_allocations_of_another_host_are_refused(self) -> None:
+        error = self.assertRaises(exception.OperationFailed, self.one.claim, self.instance, two_hosts.SMALL,
+                                  self.wanted)
+        self.assertIsInstance(error.__cause__, exception.UnknownProvider)
+        self.one.claim(self.instance, two_hosts.SMALL, self.at('one'))
+        self.assertRaises(exception.OperationFailed, self.one.resize, self.instance, two_hosts.LARGE, None,
+                          self.wanted)
+        self.check('refused')
+
+    def test_a_live_migration_takes_those_of_the_destination(self) -> None:
+        node, card = (provider.uuid for provider in self.two.manager.providers())
+        self.one.claim(self.instance, two_hosts.VGPU)
+        for wrong in ({node: {'resources': {'VGPU': 2}}}, self.wanted):
+            self.assertRaises(exception.OperationFailed, self.one.live_migrate, self.instance, 'two', wrong)
+        self.one.live_migrate(self.instance, 'two', {card: {'resources': {'VGPU': 1}}})
+        self.assertEqual('two', self.check('migrated').host)
+
+    def test_the_next_process_claims_by_them(self) -> None:
+        request = DeviceRequest.of((NAMESPACE, 2), numa_nodes=[0])
+        victim = self.hosts['one']
+        with mock.patch.object(self.one.manager, 'instance_claim', mock.Mock(side_effect=two_hosts.Killed)):
+            self.assertRaises(two_hosts.Killed, self.one.claim, self.instance, two_hosts.SMALL, request)
+        victim.end()
+        victim.start()
+        self.assertEqual(2, len(self.one.manager.resources_of(self.instance)))
+        self.assertEqual(2, len(self.one.claim(self.instance, two_hosts.SMALL, request)))
+        self.assertRaises(exception.InstanceBusy, self.one.claim, self.instance, two_hosts.SMALL)
+
+    def test_a_move_without_them_is_refused(self) -> None:
+        self.one.claim(self.instance, two_hosts.SMALL, self.at('one'))
+        self.assertRaises(exception.BadRequest, self.one.resize, self.instance, two_hosts.LARGE)
+        self.assertRaises(exception.BadRequest, self.one.live_migrate, self.instance, 'two')
+        self.assertRaises(exception.BadRequest, self.two.evacuate, self.instance)
+        self.assertRaises(exception.BadRequest, self.one.claim, self.instance, two_hosts.SMALL, {'a': {1, 2}})
+        self.check('refused')
 
 
 class TestDocument(base.TestCase):
