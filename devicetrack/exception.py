@@ -198,6 +198,26 @@ class HostIdentityChanged(DeviceTrackError):
                 'machine a host name of its own')
 
 
+class HostMoved(DeviceTrackError):
+    """This store is not the host's any more: an operator has moved the host to another one. Nothing was changed.
+
+    Its rows here are those of that time. Use the other store, ``store``, which may be named in part.
+    """
+    host: str
+    store: str
+    template = ('host {host} has moved to another store, {store}: set [devicetrack_database] connection to that one. '
+                'If devicetrack-manage db move did not end, run it again')
+
+
+class TargetHasHost(DeviceTrackError):
+    """The store to which a host should move has this host, or one of its name or machine. Nothing was changed."""
+    host: str
+    store: str
+    template = ('{store} has host {host} already, with the name, the UUID or the machine of the one to move: if it '
+                'holds nothing there, delete it with devicetrack-manage host forget {host} and the configuration of '
+                'that store')
+
+
 class MachineHasHost(DeviceTrackError):
     """The store has devices of this machine under another host name. Nothing was changed.
 
@@ -640,7 +660,8 @@ class HostHoldsDevices(NothingWritten):
     host: str
     rows: int
     template = ('host {host} still has devices in the store ({rows}): release the instances that have them, '
-                'or, if the machine is gone for good, forget each device with devicetrack-manage device forget')
+                'or, if the machine is gone for good with all its data, run devicetrack-manage host forget {host} '
+                '--machine-gone --confirm {host}')
 
 
 class HostTakenOver(NothingWritten):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 import contextlib
 import hashlib
 import hmac
@@ -199,13 +200,25 @@ def new_host(name: str, digest: str) -> store_api.Host:
     return store_api.Host(str(uuid.uuid5(_NAMESPACE, f'{digest}/{name}')), name, digest)
 
 
+def check_not_moved(hosts: Iterable[store_api.Host], digest: str) -> None:
+    """Check that no host of this machine has moved to another store: its rows here are old.
+
+    :raises HostMoved: one has
+    """
+    for host in hosts:
+        if host.moved_to is not None and host.machine == digest:
+            raise exception.HostMoved(host.name, host.moved_to)
+
+
 def identify(store: store_api.Store, name: str, machine_id_path: str) -> store_api.Host:
     """Return the host's row, and create it at the first start.
 
+    :raises HostMoved: the store is not the host's any more
     :raises HostIdentityChanged: the name belongs to another machine
     :raises MachineHasHost: this machine has devices in the store under another name
     """
     digest = machine_digest(machine_id_path)
+    check_not_moved(store.hosts(), digest)
     known = store.host(name)
     if known is not None and known.machine_id != digest:
         raise exception.HostIdentityChanged(name)

@@ -75,6 +75,7 @@ def plan(name: str, driver: VirtDriver, store: store_api.Store | None, conf: Any
     :param told: called while guests are read, as :meth:`devicetrack.virt.driver.VirtDriver.guest_records` says
     :raises GuestsOfSeveralHosts: the guests do not agree on which host this is
     :raises HostIdentityChanged, MachineHasHost, UnknownHost: store and guests disagree about the host
+    :raises HostMoved: the store is not the host's any more
     :raises HypervisorUnreachable, StoreError: no answer
     """
     options.register(conf)
@@ -138,6 +139,7 @@ def _identify(name: str, digest: str, guests: Sequence[GuestRecord],
     if len(recorded) > 1:
         raise exception.GuestsOfSeveralHosts(name, recorded)
     known = {host.name: host for host in store.hosts()} if store is not None else {}
+    host_identity.check_not_moved(known.values(), digest)
     before = known.get(name)
     if recorded:
         [host_uuid] = recorded

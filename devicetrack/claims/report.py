@@ -212,6 +212,7 @@ def locate(store: store_api.Store, name: str | None, machine_id_path: str) -> st
 
     :param name: None means the host of this machine in the store. In a store without hosts, it means a host with the
         machine's name, as its manager will record it at the first start
+    :raises HostMoved: the store is not the host's any more
     :raises UnknownHost: the store has this machine only under other names; or no name was given, and the store has only
         other machines
     :raises AmbiguousHost: no name was given, and the store has the machine under several names, none of them its own
@@ -219,7 +220,9 @@ def locate(store: store_api.Store, name: str | None, machine_id_path: str) -> st
     :raises InvalidConfiguration: the machine's id cannot be read
     """
     digest = host_identity.machine_digest(machine_id_path)
-    here = {host.name: host for host in store.hosts() if host.machine_id == digest}
+    hosts = store.hosts()
+    here = {host.name: host for host in hosts if host.machine_id == digest}
+    host_identity.check_not_moved(hosts, digest)
     hostname = socket.gethostname()
     if name is None and len(here) == 1:
         return next(iter(here.values()))

@@ -14,6 +14,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     'audit': ('', '--repair --dry-run', '--repair', '-f json'),
     'complete': ('--shell bash',),
     'db check': ('',),
+    'db move': ('--to new-store.conf',),
     'db online-data-migrations': ('', '--max-count 1000'),
     'db sync': ('',),
     'db version': ('',),

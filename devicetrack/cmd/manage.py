@@ -201,19 +201,31 @@ class Manage(app.App):
         :raises InvalidConfiguration: an option cannot be used
         """
         if not self._conf_is_read:
-            opts.register_options(self._conf)
-            # Nova's own: its file names the host that its service is. A file of devicetrack alone does not have it.
-            self._conf.register_opt(cfg.StrOpt('host'))
-            arguments = [f'--{option}={path}' for option in ('config-file', 'config-dir')
-                         for path in getattr(self.options, option.replace('-', '_'))]
-            try:
-                self._conf(arguments, project=PROJECT, prog=NAME)
-            except (OSError, UnicodeDecodeError) as error:
-                places = self.options.config_file + self.options.config_dir or cfg.find_config_files(PROJECT, NAME)
-                raise base.UsageError(base.unreadable(error, places)) from error
-            opts.register_options(self._conf)           # once more, to check the values that were read
+            self._read(self._conf)
             self._conf_is_read = True
         return self._conf
+
+    def conf_with(self, path: str) -> cfg.ConfigOpts:
+        """Another configuration: the files of this one, and after them another file. The errors are the same."""
+        conf = cfg.ConfigOpts()
+        self._read(conf, path)
+        return conf
+
+    def _read(self, conf: cfg.ConfigOpts, *more: str) -> None:
+        opts.register_options(conf)
+        # Nova's own: its file names the host that its service is. A file of devicetrack alone does not have it.
+        conf.register_opt(cfg.StrOpt('host'))
+        given = [('config-file', path) for path in self.options.config_file]
+        given += [('config-dir', path) for path in self.options.config_dir]
+        if more and not given:
+            given += [('config-file', path) for path in cfg.find_config_files(PROJECT, NAME)]
+        given += [('config-file', path) for path in more]
+        try:
+            conf([f'--{option}={path}' for option, path in given], project=PROJECT, prog=NAME)
+        except (OSError, UnicodeDecodeError) as error:
+            places = [path for _option, path in given] or cfg.find_config_files(PROJECT, NAME)
+            raise base.UsageError(base.unreadable(error, places)) from error
+        opts.register_options(conf)                     # once more, to check the values that were read
 
     @property
     def store(self) -> SQLStore:

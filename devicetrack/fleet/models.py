@@ -137,9 +137,10 @@ CONTEXTS: Final = 'contexts'
 INVENTORY: Final = 'inventory'
 PARTS: Final = (ROWS, WITHHELD, DECLARATIONS, CONTEXTS, INVENTORY)
 
-# Events of all times. The digest is that of the whole event with its number, so the events of a store that was
-# restored, whose numbers begin again, are other ones. Within a host, order them by ``at_ms`` and then by ``number``.
-# The mirror keeps them by ``arrived_at_ms``, which is by the clock of its server: that of a host may be wrong.
+# Events of all times. The digest is that of the event without its number, which changes when the host moves to another
+# store; so the mirror has an event once, also if a backup of the store was restored. Within a host, order them by
+# ``at_ms`` and then by ``number``. The mirror keeps them by ``arrived_at_ms``, by the clock of its server: that
+# of a host may be wrong.
 fleet_events: Final = sa.Table(
     'fleet_events', metadata,
     sa.Column('host_uuid', sa.String(36), primary_key=True),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Iterable
 from collections.abc import Sequence
+from typing import Final
 from typing import NamedTuple
 
 from devicetrack.objects.event import Event
@@ -17,14 +18,19 @@ from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Leftover
 from devicetrack.objects.values import Record
 
+# Between the machine and the new store, in the row of a host that has moved to another store. No digest has it.
+MOVED: Final = ' moved to '
+
 
 class Host(NamedTuple):
     """One host as the store knows it.
 
-    ``machine_id`` is a digest, never the machine id itself. ``boot_id`` names the boot in which a manager of this host
-    last set it, or is None. When placement counts the host's devices at providers of their own, ``nested_version`` is
-    the version of that layout and ``nested_at`` says since when, in seconds since 1970 and only as a label; else both
-    are None. ``epoch`` is a number that every start of a manager raises, by a random step; at first it is 0.
+    ``machine_id`` is a digest, never the machine id itself. After the host has moved to another store, it also has the
+    name of that one (:attr:`moved_to`), so it is no machine's any more. ``boot_id`` names the boot in which a manager
+    of this host last set it, or is None. When placement counts the host's devices at providers of their own,
+    ``nested_version`` is the version of that layout and ``nested_at`` says since when, in seconds since 1970 and only
+    as a label; else both are None. ``epoch`` is a number that every start of a manager raises, by a random step; at
+    first it is 0.
     """
 
     uuid: str
@@ -39,6 +45,16 @@ class Host(NamedTuple):
     def identity(self) -> tuple[str, str, str]:
         """The fields that tell this host from every other."""
         return self.uuid, self.name, self.machine_id
+
+    @property
+    def machine(self) -> str:
+        """The digest of the machine's id, also after the host has moved to another store."""
+        return self.machine_id.partition(MOVED)[0]
+
+    @property
+    def moved_to(self) -> str | None:
+        """The name, maybe cut, of the store to which the host has moved; None if this one is the host's."""
+        return self.machine_id.partition(MOVED)[2] or None
 
 
 class Fence(NamedTuple):

@@ -154,6 +154,21 @@ class Database:
             with again, connection.execute(statement, given) as result:
                 return fetch(result)
 
+    def pages(self, statement: sa.Select[Any], key: Sequence[sa.Column[Any]], size: int) -> Iterator[Sequence[Any]]:
+        """Read the rows that a statement finds in the order of a key, so many at a time, each time in a transaction.
+
+        :raises StoreUnavailable, SchemaMismatch: the database cannot be read
+        """
+        first = statement.order_by(*key).limit(size)
+        page = self.rows(first)
+        while page:
+            yield page
+            after = [page[-1]._mapping[column] for column in key]
+            # Written out: MariaDB would read the table from its beginning for each comparison of two tuples.
+            page = self.rows(first.where(sa.or_(*[
+                sa.and_(*[column == value for column, value in zip(key[:place], after, strict=False)],
+                        key[place] > after[place]) for place in range(len(key))])))
+
     @contextlib.contextmanager
     def reading(self) -> Iterator[sa.Connection]:
         """A connection to read from; errors are translated.

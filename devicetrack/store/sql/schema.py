@@ -303,11 +303,10 @@ def migrate_details(store: Database, max_rows: int | None = None, rows_a_batch: 
     """
     converted = left = 0
     unreadable: list[DeviceKey] = []
-    after: tuple[str, ...] | None = None
-    while rows := _page(store, after, rows_a_batch):
-        after = rows[-1][:3]
+    key = [models.assignments.c[name] for name in models.KEY]
+    for rows in store.pages(sa.select(models.assignments), key, rows_a_batch):
         changed: list[tuple[Record, str]] = []
-        for record in rows:
+        for record in convert.records(map(tuple, rows)):
             try:
                 if details.is_current(record.details):
                     continue
@@ -326,17 +325,6 @@ def migrate_details(store: Database, max_rows: int | None = None, rows_a_batch: 
             converted += written
             left += len(changed) - written
     return Migrated(converted, left, tuple(unreadable))
-
-
-def _page(store: Database, after: tuple[str, ...] | None, size: int) -> list[Record]:
-    key = [models.assignments.c[name] for name in models.KEY]
-    statement = sa.select(models.assignments).order_by(*key).limit(size)
-    if after is not None:
-        # Written out: MariaDB would read the table from its beginning for each comparison of two tuples.
-        statement = statement.where(sa.or_(*[
-            sa.and_(*[column == value for column, value in zip(key[:place], after, strict=False)],
-                    key[place] > after[place]) for place in range(len(key))]))
-    return list(convert.records(map(tuple, store.rows(statement))))
 
 
 def _write(connection: sa.Connection, changed: list[tuple[Record, str]]) -> int:

@@ -487,7 +487,7 @@ def _try_to_write(connection: sa.Connection) -> None:
 # -- transactions of several statements -------------------------------------------------------------------------------
 
 
-def _step() -> int:
+def next_step() -> int:
     """By how much the next epoch is later than the last one: by a random number.
 
     A store that is restored or made anew has an older epoch, or none. Counted by ones, the next manager would get the
@@ -501,7 +501,7 @@ def _take_epoch(connection: sa.Connection, host_uuid: str, before: frozenset[int
 
     :raises HostTakenOver: from none of them; nothing was written
     """
-    step = _step()
+    step = next_step()
     # First the change, which locks the row. So what is read after it is what was changed.
     connection.execute(queries.NEXT_EPOCH, queries.of(uuid=host_uuid) | {'step': step})
     taken: int | None = connection.execute(queries.EPOCH, {'uuid': host_uuid}).scalar()
@@ -543,7 +543,7 @@ def _replace_host(connection: sa.Connection, before: api.Host, after: api.Host |
     connection.execute(sa.delete(table).where(table.c.uuid == before.uuid))
     if after is None:
         return
-    epoch = max(after.epoch, found[before.identity].epoch) + _step()    # later than any epoch of the old host
+    epoch = max(after.epoch, found[before.identity].epoch) + next_step()    # later than any epoch of the old host
     connection.execute(sa.insert(table).values(after._replace(epoch=epoch)._asdict()))
 
 

@@ -52,6 +52,29 @@ class SharedStoreTestCase(base.TestCase):
         self.assertIn('say which by KIND/ and --host', self.program.run('device', 'show', 'd0').err)
         self.assertEqual('compute-7', self.program.ask('device', 'show', 'd0', '--host', 'compute-7')['host'])
 
+    def test_a_host_moves_from_its_file_to_the_database(self) -> None:
+        host = self.useFixture(fixtures.Host(devices=2, configuration=self.configuration))
+        instance = host.spawn(pmem=1)
+        of_file = program.write_configuration(self.temp_dir(), self.conf)
+        found = self.program.run('db', 'move', '--to', self.config_file, config_file=of_file)
+        self.assertIn('manager', found.err)
+        host.manager.close()
+        self.assertIn('db sync', self.program.run('db', 'move', '--to', self.config_file, config_file=of_file).err)
+        self.program.ask('db', 'sync', config_file=self.config_file)
+        found = self.program.run('db', 'move', '--to', of_file, config_file=of_file)
+        self.assertEqual((2, 1), (found.code, found.err.count('the same store')), found.err)
+        found = self.program.ask('db', 'move', '--to', self.config_file, config_file=of_file)
+        self.assertEqual(('moved', 1), (found['outcome'], found['rows']['assignments']))
+        found = self.program.run('db', 'move', '--to', self.config_file, config_file=of_file)
+        self.assertIn('was moved already', found.out)
+        self.assertIn(self.config_file, found.err)
+        found = self.program.run('device', 'list', config_file=of_file)
+        self.assertEqual((1, 1), (found.code, found.err.count('has moved to another store')), found.err)
+        [found] = self.program.ask('instance', 'list', config_file=self.config_file)
+        self.assertEqual(instance.uuid, found['instance_uuid'])
+        host.store.store = self.fixture.open()
+        host.restart()
+
     def test_a_server_that_does_not_answer_is_named_without_its_account(self) -> None:
         url = self.fixture.store.engine.url
         nowhere = url.set(username='somebody', password='secret', host='127.0.0.1', port=9, query={})

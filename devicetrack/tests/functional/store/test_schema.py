@@ -323,17 +323,16 @@ class TestMigrateDetails(StoreTestCase):
     def test_a_row_that_changed_meanwhile_is_left_for_the_next_run(self) -> None:
         row = self._older('ns0')
         self.store.write(insert(row))
-        plain = schema._page
+        plain = self.store.pages
 
-        def page(*args: Any) -> Any:
-            found = plain(*args)
-            if found:
+        def pages(*args: Any) -> Any:
+            for page in plain(*args):
                 self.store.write(update(row))
-            return found
+                yield page
 
-        self.patch(schema, '_page', page)
+        self.patch(self.store, 'pages', pages)
         self.assertEqual(schema.Migrated(0, 1, ()), schema.migrate_details(self.store))
-        self.patch(schema, '_page', plain)
+        self.patch(self.store, 'pages', plain)
         self.assertEqual(['1.0'], self.versions())
         self.assertEqual(schema.Migrated(1, 0, ()), schema.migrate_details(self.store))
 

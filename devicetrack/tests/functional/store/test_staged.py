@@ -77,7 +77,7 @@ class TestStagedStore(base.TestCase):
     def setUp(self) -> None:
         super().setUp()
         self.store = staged_store.StagedStore(self.useFixture(databases.SQLiteStore()).store)
-        self.patch(sql_store, '_step', lambda: _EPOCH)
+        self.patch(sql_store, 'next_step', lambda: _EPOCH)
 
     def test_every_call_reaches_the_store_and_can_be_made_to_fail(self) -> None:
         for name, args, answer in _CALLS:

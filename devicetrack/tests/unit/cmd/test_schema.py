@@ -62,6 +62,7 @@ class SchemaTestCase(RepairCommandTestCase):
         self._of_migrations()
         self._of_the_fleet()
         self._in_the_place_of_the_manager()
+        self._moved()
         names = {one.name.replace('_', ' ') for one in metadata.entry_points(group=manage.NAMESPACE)}
         schemas = set(read()['commands'])
         self.assertEqual(names - NO_JSON, {name.removesuffix(' --repair') for name in schemas})
@@ -88,6 +89,14 @@ class SchemaTestCase(RepairCommandTestCase):
         self.assertTrue(self.ask('audit'))
         for command in ('version', 'check', 'sync', 'online-data-migrations'):
             self.ask(f'db {command}')
+
+    def _moved(self) -> None:
+        new = pathlib.Path(self.state_path, 'new.conf')
+        new.write_text(f'[devicetrack_database]\nconnection = sqlite:///{self.state_path}/new/devicetrack.sqlite\n',
+                       encoding='utf-8')
+        self.host.manager.close()
+        self.program.run('db', 'sync', config_file=str(new))
+        self.ask('db move', '--to', str(new))
 
     def _requests(self) -> None:
         self.machine.change(D0, devpath='/dev/dax9.0')
