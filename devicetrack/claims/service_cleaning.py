@@ -61,12 +61,12 @@ from devicetrack.virt.driver import VirtDriver
 LOG = log.logger(__name__)
 
 _AWAY: Final = 'the host does not have it'
-_BY_HAND: Final = ('since it was clean, nothing noted that a guest had it, so somebody else reserved it: it is not '
-                   'cleaned, and stays reserved until that is taken back')
-_NOT_NOTED: Final = 'nothing noted which device its guest had'
+_BY_HAND: Final = ('no guest was noted since it was clean, so a person or another program reserved it: it is not '
+                   'cleaned, and stays reserved until they lift that')
+_NOT_NOTED: Final = 'which device its guest had was not noted'
 _HELD: Final = 'the device: the service keeps it reserved'
-_ADVICE: Final = ('fix that, and the next audit tries again; or devicetrack-manage device admit {} --wipe cleans what '
-                  'is there now, and --clean-by-my-word REASON says that it is clean')
+_ADVICE: Final = ('fix that, and the next audit tries again; or devicetrack-manage device admit {} --wipe cleans the '
+                  'device that is there now, or --clean-by-my-word REASON confirms that it is clean')
 
 
 class DeviceService(Protocol):

@@ -146,7 +146,7 @@ class CleaningTestCase(test_pci_in_placement.PlacementPCIReportingTests):
         self.reserve(1)
         for _times in range(2):
             [said] = self.audit()
-            self.assertIn('somebody else reserved it', said)
+            self.assertIn('another program reserved it', said)
         self.assertEqual(1, self.reserved())
 
     def test_a_reservation_by_hand_stays_when_the_service_starts_again(self) -> None:
@@ -156,7 +156,7 @@ class CleaningTestCase(test_pci_in_placement.PlacementPCIReportingTests):
             self.restart_compute_service(HOST, pci_info=fakelibvirt.HostPCIDevicesInfo(
                 num_pci=1, num_pfs=0, num_vfs=0, numa_node=restart % 2), keep_hypervisor_state=False)
             [said] = self.audit()
-            self.assertIn('somebody else reserved it', said)
+            self.assertIn('another program reserved it', said)
             self.assertEqual(1, self.reserved())
         self.reserve(0)
         self.delete(self.boot())

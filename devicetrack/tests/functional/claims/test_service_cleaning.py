@@ -166,7 +166,7 @@ class ServiceCleaningTestCase(base.TestCase):
         self.disk.fill(OLD)
         self.start()
         self.service.free(DISK)
-        self.check_stays('nothing noted which device its guest had')
+        self.check_stays('which device its guest had was not noted')
 
     def test_a_disk_that_cannot_be_cleaned_by_its_policy_is_told_before_its_guest_and_after_it(self) -> None:
         self.start(policy='nvme-sanitize')
@@ -177,7 +177,7 @@ class ServiceCleaningTestCase(base.TestCase):
     def test_a_reservation_that_somebody_else_made_stays(self) -> None:
         self.start()
         self.service.reserved.add(DISK)
-        self.assertIn('somebody else reserved it', self.said())
+        self.assertIn('another program reserved it', self.said())
         self.assertEqual(([], {DISK}), (self.service.handed_out, self.service.reserved))
 
     def test_a_reservation_stays_whatever_the_service_tells_after_its_next_start(self) -> None:
@@ -187,7 +187,7 @@ class ServiceCleaningTestCase(base.TestCase):
             self.host.manager.close()
             self.service.times[DISK] += 1       # Nova saves its rows anew
             self.host.restart()
-            self.assertIn('somebody else reserved it', self.said())
+            self.assertIn('another program reserved it', self.said())
             self.assertEqual(([], {DISK}), (self.service.handed_out, self.service.reserved))
         self.service.reserved.clear()           # by that person
         self.use()
@@ -227,7 +227,7 @@ class ServiceCleaningTestCase(base.TestCase):
         self.assertEqual([], self.look())
         # Nobody knows of this one, so the disk stays reserved.
         self.use()
-        self.assertIn('somebody else reserved it', self.said())
+        self.assertIn('another program reserved it', self.said())
         self.assertEqual((OLD, {DISK}), (self.disk.content[:len(OLD)], self.service.reserved))
 
     def test_a_person_says_that_a_disk_is_clean(self) -> None:
@@ -267,7 +267,7 @@ class ServiceCleaningTestCase(base.TestCase):
         self.disk.fill(OLD)
         commands = self.start_with_commands()
         self.service.free(DISK)
-        self.check_stays('nothing noted which device its guest had')
+        self.check_stays('which device its guest had was not noted')
         # A command beside the manager waits for an audit.
         self.useFixture(base_fixtures.MonkeyPatch('devicetrack.cmd.requesting.time.sleep',
                                                   lambda _seconds: self.host.audit()))

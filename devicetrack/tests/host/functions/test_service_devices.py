@@ -123,7 +123,7 @@ class ServiceDevicesTestCase(hosts.FunctionsTestCase):
         self.start()
         address = self.addresses[0]
         self.use(address)
-        self.assert_stays(address, 'nothing noted which device its guest had')
+        self.assert_stays(address, 'which device its guest had was not noted')
         self.compute.manager.operator.admit('pci', address, wipe=True)
         self.assertEqual({}, self.look())
         self.assertEqual((True, [address]), (self.is_zero(address), self.service.handed_out))
