@@ -226,6 +226,16 @@ class Server(fixtures.Fixture, abc.ABC):
         finally:
             _signal(stopped, signal.SIGCONT)
 
+    def processor_s(self) -> float:
+        """The processor time of the server and of all processes that it has had, in seconds."""
+        assert self._process is not None
+        found = 0
+        for pid in (self._process.pid, *_below(self._process.pid)):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):        # it has ended
+                with open(f'/proc/{pid}/stat', encoding='ascii', errors='replace') as file:
+                    found += sum(map(int, file.read().rpartition(')')[2].split()[11:15]))
+        return found / os.sysconf('SC_CLK_TCK')
+
     def _end(self, number: signal.Signals) -> None:
         process, self._process = self._process, None
         if process is None:

@@ -121,7 +121,10 @@ class DeviceListTestCase(QuestionsTestCase):
 
     def test_every_form_has_every_line(self) -> None:
         lines = self.fleet.ask('fleet', 'device', 'list')
-        self.assertEqual(lines, json.loads(self.fleet.run('fleet', 'device', 'list', '-f', 'json', '--noindent').out))
+        again = json.loads(self.fleet.run('fleet', 'device', 'list', '-f', 'json', '--noindent').out)
+        for one in (*lines, *again):
+            one['age_s'] = None                 # both answers have their own moment
+        self.assertEqual(lines, again)
         self.assertEqual([{'host': one['host'], 'identifier': one['identifier']} for one in lines],
                          self.fleet.ask('fleet', 'device', 'list', '-c', 'identifier', '-c', 'host'))
         self.assertEqual([], self.fleet.ask('fleet', 'device', 'list', '--serial', 'nobody'))
