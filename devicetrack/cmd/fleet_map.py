@@ -102,11 +102,11 @@ def _square(line: Outline, is_silent: bool) -> pictures.Square | None:
     if line.status == report.UNKNOWN or is_silent and line.identifier is None:
         return None
     why = '' if line.line is None else '; '.join(map(str, fleet_devices.reasons(json.loads(line.line))))
-    status = line.status
+    square = pictures.Square(*line[:-1], why)
     if is_silent:
-        why, status = f'{status} when it was last read' + (f': {why}' if why else ''), report.UNKNOWN
-    return pictures.Square(line.kind, line.identifier, status, line.amount, line.resource_class, line.parent,
-                           line.numa_node, line.instance_uuid, line.serial, why)
+        why = f'{line.status} when it was last read' + (f': {why}' if why else '')
+        return square._replace(state=report.UNKNOWN, why=why)
+    return square
 
 
 def _expression(text: str) -> re.Pattern[str]:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from collections.abc import Sequence
 import itertools
 import json
+import operator
 from typing import Any
 from typing import Final
 from typing import NamedTuple
@@ -25,6 +26,7 @@ from devicetrack.pictures.host import STATES
 
 # The states of devices, in the order of legends. Nobody knows the state of a device of a silent host.
 ALL_STATES: Final = (*STATES, report.UNKNOWN)
+_DIGITS: Final = {state: str(number) for number, state in enumerate(ALL_STATES)}
 
 # So many UUIDs have room on a page of 5 MB, beside everything else. Of others only the first bytes are there.
 _MOST_UUIDS: Final = 210_000
@@ -32,6 +34,8 @@ _FIRST_BYTES: Final = 3
 
 # The list of hosts that need attention has so many.
 _LISTED: Final = 100
+
+_UUID_LENGTH: Final = 36
 
 # In the list of a column: nothing, and the next UUID of the first or of the second sequence.
 _NOTHING, _UUID, _SPARE_UUID = 0, -1, -2
@@ -58,6 +62,10 @@ class Square(NamedTuple):
     instance_uuid: str | None
     serial: str | None
     why: str = ''
+
+
+# What squares of one run have in common.
+_RUN: Final = operator.attrgetter('kind', 'parent', 'resource_class', 'numa_node')
 
 
 class Critical(NamedTuple):
@@ -205,7 +213,7 @@ def _host(tile: Tile, group: int, uuids: bytearray, spare: bytearray) -> list[An
     """Return what the script gets of a host. Its lists have one entry for each square, or none if all are empty."""
     squares = tile.squares
     runs = [[*map(_shown, key), sum(1 for _one in of_run)] for key, of_run in itertools.groupby(
-        squares, key=lambda one: (one.kind, one.parent, one.resource_class, one.numa_node))]
+        squares, key=_RUN)]
     found: dict[tuple[str, str | None], str] = {
         (one.device.kind, one.device.identifier): log.printable(f'{one.finding}: {one.detail}')
         for one in reversed(tile.critical)}
@@ -213,7 +221,7 @@ def _host(tile: Tile, group: int, uuids: bytearray, spare: bytearray) -> list[An
     return [
         log.printable(tile.name), group, tile.age, tile.unknown_since, log.printable(tile.release),
         log.printable(words(tile)), runs,
-        ''.join(str(ALL_STATES.index(one.state)) for one in squares),
+        ''.join(_DIGITS[one.state] for one in squares),
         # One UUID of each device has room on any page: that of its owner, or else its own, or else its serial number.
         [names.packed(one.identifier, is_spare=one.instance_uuid is not None) for one in squares],
         _filled(map(_Column(uuids).packed, [one.instance_uuid for one in squares])),
@@ -249,7 +257,8 @@ class _Column:
 
 
 def _is_uuid(value: str | None) -> bool:
-    return value is not None and vocabulary.UUID.fullmatch(value) is not None
+    # Most names are none, and a fleet has hundreds of thousands.
+    return value is not None and len(value) == _UUID_LENGTH and vocabulary.UUID.fullmatch(value) is not None
 
 
 def _filled(values: Iterable[int | str]) -> list[int | str]:

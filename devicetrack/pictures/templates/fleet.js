@@ -158,11 +158,11 @@
   });
   const watcher = new IntersectionObserver((seen) => {
     for (const one of seen) {
-      const tile = byButton.get(one.target);
+      const tile = byItem.get(one.target);
       if (one.isIntersecting && !tile.isPainted) paint(tile);
     }
   }, {rootMargin: '800px'});
-  const byButton = new Map();
+  const byItem = new Map();
   const tiles = hosts.map((host) => {
     const squares = squaresOf(host), rows = Math.max(1, Math.ceil(squares.length / COLUMNS));
     const picture = drawn('svg', {class: 'grid', viewBox: `-.25 -.25 ${COLUMNS + .25} ${rows + .25}`, 'aria-hidden': 'true'});
@@ -171,14 +171,14 @@
     if (host.words) button.querySelector('b').prepend(mark(host.since ? 'unknown' : 'critical'));
     const item = made('li', {className: `tile${host.since ? ' silent' : ''}${host.words && !host.since ? ' critical' : ''}`}, button);
     const tile = {host, button, picture, counts, item, matching: null, isPainted: false};
-    byButton.set(button, tile);
+    byItem.set(item, tile);
     button.addEventListener('click', () => open(tile));
     picture.addEventListener('pointermove', (event) => {
       const box = picture.getBoundingClientRect(), size = box.width / (COLUMNS + .25);
       const place = Math.floor((event.clientY - box.top) / size - .25) * COLUMNS + Math.floor((event.clientX - box.left) / size - .25);
       button.title = squares[place] >= 0 ? said(host, devicesOf(host)[squares[place]]) : host.words;
     });
-    watcher.observe(button);
+    watcher.observe(item);
     sections[host.group].list.append(item);
     return tile;
   });
@@ -212,9 +212,9 @@
     sections.forEach(({section, list}) => { section.hidden = !list.querySelector('li:not([hidden])'); });
     at('found').textContent = words.length ? `${number(visible)} of ${many(hosts.length, 'host')}, ${many(devices, 'device')}`
       + [...states].filter((state) => all.get(state)).map((state, i) => `${i ? ',' : ':'} ${number(all.get(state))} ${state}`).join('') : '';
-    for (const {button} of tiles) {
-      watcher.unobserve(button);
-      watcher.observe(button);
+    for (const {item} of tiles) {
+      watcher.unobserve(item);
+      watcher.observe(item);
     }
   };
 
