@@ -116,17 +116,19 @@ class PartnerSearch:
 
     def _groups(self, resource_class: str, provider_uuid: str | None, demand: Demand) -> list[_Group]:
         groups: dict[TypeAtParent, _Group] = {}
-        for device, amount in allocator.available(self._now(), resource_class, provider_uuid, demand):
-            kind, parent = device.key.kind, device.place.parent
-            facts = self._facts_of(kind, parent, device.details)
+        found = allocator.available(self._now(), resource_class, provider_uuid, demand)
+        for (kind, parent, details), some in itertools.groupby(
+                found, key=lambda one: (one[0].key.kind, one[0].place.parent, one[0].details)):
+            facts = self._facts_of(kind, parent, details)
             if facts is None:
-                continue                        # it came since the last audit
+                continue                        # they came since the last audit
             key = TypeAtParent(kind, parent, facts.sort.type)
             group = groups.get(key, _Group(kind, parent, facts, []))
-            if device.is_named:
-                group.names.append(device.key.identifier)
-            else:
-                group = group._replace(makes=group.makes + amount)
+            for device, amount in some:
+                if device.is_named:
+                    group.names.append(device.key.identifier)
+                else:
+                    group = group._replace(makes=group.makes + amount)
             groups[key] = group
         return list(groups.values())
 

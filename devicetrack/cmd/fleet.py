@@ -101,7 +101,8 @@ def _printed(columns: Sequence[str], rows: Iterator[Mapping[str, Any]]) -> list[
 
 
 def _text(rows: Sequence[NamedTuple]) -> str:
-    return json.dumps([row._asdict() for row in rows])
+    """The text of rows of a host. Hosts that say the same have the same text."""
+    return json.dumps([{name: value for name, value in row._asdict().items() if name != 'host_uuid'} for row in rows])
 
 
 class HostList(watching.Watched, base.Lister):

@@ -57,7 +57,9 @@ class _Answer:
         self.not_live: tuple[bool, str, str] | None = None
 
     def add(self, name: str, destination: drain.Destination, need: drain.Need) -> None:
-        refusal, not_live = destination.cold(need), destination.live(need)
+        not_live = destination.live(need)
+        # A host that can take the running guest has room for it.
+        refusal = None if not_live is None else destination.cold(need)
         if refusal is None:
             self.cold += 1
         elif self.nearest is None or refusal[:2] < self.nearest[1][:2]:
@@ -145,10 +147,10 @@ class Drain(base.Lister):
                 self.exit_code = base.ATTENTION
                 self.say(f'host {picture.name} has pushed no rows, so all of its guests are missing here')
                 continue
-            rows = sorted(reading.records(parts), key=lambda one: (one.instance_uuid, one.position))
+            rows = sorted(reading.records(picture, parts), key=lambda one: (one.instance_uuid, one.position))
             if releasing := sum(row.state == vocabulary.RELEASING for row in rows):
                 self.say(f'host {picture.name} is still giving {base.count(releasing, "device")} back')
-            facts = reading.declared(picture, parts)
+            facts = reader.declared(picture, parts)
             found += [(picture, facts, uuid, list(its)) for uuid, its in itertools.groupby(
                 (row for row in rows if row.state != vocabulary.RELEASING), key=lambda one: one.instance_uuid)]
         hosts_of = reader.hosts_of(list({uuid for _picture, _facts, uuid, _its in found}))
@@ -168,7 +170,7 @@ class Drain(base.Lister):
                 self.say(f'host {picture.name} has pushed no inventory, and counts as full')
                 continue
             destination = drain.Destination(inventory.from_text(parts[models.INVENTORY]),
-                                            reading.declared(picture, parts), rules, nodes)
+                                            reader.declared(picture, parts), rules, nodes)
             for need, answer in answers.items():
                 answer.add(picture.name, destination, need)
 

@@ -30,7 +30,6 @@ from devicetrack.compatibility.host_facts import HostFacts
 from devicetrack.compatibility.matrix import Outlook
 from devicetrack.compatibility.rules import Rules
 from devicetrack.fleet import models
-from devicetrack.fleet import reading
 from devicetrack.pictures import heat_map
 from devicetrack.pictures import pages
 
@@ -248,7 +247,7 @@ class OfFleet(_OfAlike):
         for picture, parts in reader.parts([one for one in self._pictures if not one.is_silent],
                                            (models.DECLARATIONS,)):
             ages[picture.name] = picture.age_s
-            found.append(reading.declared(picture, parts))
+            found.append(reader.declared(picture, parts))
         for row in self.fields(found, parsed_args):
             yield {**row, 'age_s': max(ages[name] for name in (*row['sources'].data, *row['destinations'].data))}
 

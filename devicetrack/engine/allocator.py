@@ -218,10 +218,15 @@ def _pick_beside(now: Snapshot, item: Item, affinity: Affinity, own: Sequence[De
 
 def _pick_accepted(now: Snapshot, pools: Sequence[Pool], affinity: Affinity, accepts: Accepts) -> Device | None:
     """Search for an accepted device. Only a guest that comes from another host needs this search."""
-    found = [(device.place.numa_node not in affinity[0], not device.is_named, number, device)
-             for number, (device, _amount) in enumerate(_available(now, pools, affinity))
-             if accepts(device.place.parent, device.details)]
-    return min(found, key=lambda one: one[:3])[3] if found else None
+    nodes = affinity[0]
+    picked, rank = None, (True, True)
+    for device, _amount in _available(now, pools, affinity):
+        its = bool(nodes) and device.place.numa_node not in nodes, not device.is_named
+        if (picked is None or its < rank) and accepts(device.place.parent, device.details):
+            picked, rank = device, its
+            if not any(rank):
+                break
+    return picked
 
 
 def _available(now: Snapshot, pools: Iterable[Pool], affinity: Affinity) -> Iterator[tuple[Device, int]]:

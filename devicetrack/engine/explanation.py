@@ -182,7 +182,8 @@ def _owners(now: Snapshot, places: Container[Place], but: Claimed | None) -> int
     """How many instances hold devices of some pools."""
     return len({device.owner.instance_uuid for device in now.devices.each()
                 if device.owner is not None and not device.is_releasing and device.place in places
-                and not (but is not None and device.owner.number == but.number)})
+                and not (but is not None and device.owner.number == but.number)}.union(
+                    *(pool.counted for place, pool in now.pools.items() if place in places)))
 
 
 def _is_of(now: Snapshot, target: withholding.Target, places: Container[Place]) -> bool:

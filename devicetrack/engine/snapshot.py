@@ -128,7 +128,8 @@ class Pool(NamedTuple):
     ``lines`` has the free devices that nothing withholds, by their exclusions and in the order in which claims take
     them. Those of ``shut`` are excluded now. ``free`` counts the others. ``details`` are those of a device made here,
     or else of one in the pool. ``is_creatable`` says whether the parent makes devices of this pool at all, and
-    ``taken_by`` what takes the room of a parent that has none left.
+    ``taken_by`` what takes the room of a parent that has none left. ``counted`` are the instances of held devices that
+    the snapshot counts and does not have: one that was a document.
     """
 
     place: Place
@@ -142,6 +143,7 @@ class Pool(NamedTuple):
     free: int = 0
     held: int = 0
     releasing: int = 0
+    counted: frozenset[str] = frozenset()
 
     @property
     def words(self) -> Features:
@@ -191,7 +193,7 @@ class Pool(NamedTuple):
                 shut -= {one}
             free += len(lines.get(one, ()))
         return Pool(self.place, self.details, self.is_creatable, self.available, self.taken_by, lines, shut, total,
-                    free, held, releasing)
+                    free, held, releasing, self.counted)
 
 
 @functools.lru_cache(maxsize=4096)

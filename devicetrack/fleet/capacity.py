@@ -40,7 +40,7 @@ def fitting(now: Snapshot, demand: Demand, numa_nodes: int) -> Fitting:
     :param numa_nodes: on how many NUMA nodes of the host each guest runs, any of them; 0 if devices need not be near
     """
     counted = [name for names in wanted(demand) for name in names]
-    if not numa_nodes and _only_numbers_count(now, demand):
+    if not numa_nodes and only_numbers_count(now, demand):
         free = {name: sum(map(now.room, now.scope(name, None))) for name in counted}
         instances = min(free[name] // amount for (name,), amount in wanted(demand).items())
         return Fitting(instances, free, {name: free[name] - instances * amount
@@ -56,7 +56,7 @@ def fitting(now: Snapshot, demand: Demand, numa_nodes: int) -> Fitting:
                                 for one in (before, now)))
 
 
-def _only_numbers_count(now: Snapshot, demand: Demand) -> bool:
+def only_numbers_count(now: Snapshot, demand: Demand) -> bool:
     """Whether any free device of a class is as good as another, and takes no room of others.
 
     Then the allocator need not be asked instance by instance, which for thousands of hosts takes seconds.

@@ -109,6 +109,8 @@ class Destination:
             except exception.NoDevicePair as refused:
                 why = refused.reason.removeprefix(f'on host {self._facts.host}, ')
                 continue
+            if not nodes and capacity.only_numbers_count(self._now, need.demand):
+                return None
             chosen = allocator.choose(self._now, _NOBODY, partners)
             if not isinstance(chosen, list):
                 return None

@@ -128,8 +128,8 @@ fleet_parts: Final = sa.Table(
     sa.Column('document', _DOCUMENT, nullable=False),
     **_MARIADB)
 
-# Documents of JSON: lists of the fields of each row of the host's store, by their names, and the inventory, from which
-# ``devicetrack.fleet.inventory`` makes the snapshot of the host.
+# Documents of JSON: lists of the fields of each row of the host's store, by their names and without its UUID, and the
+# inventory, from which ``devicetrack.fleet.inventory`` makes the snapshot of the host.
 ROWS: Final = 'rows'
 WITHHELD: Final = 'withheld'
 DECLARATIONS: Final = 'declarations'

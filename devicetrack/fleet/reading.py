@@ -27,6 +27,7 @@ from devicetrack.fleet import models
 from devicetrack.fleet.mirror import Mirror
 from devicetrack.objects.event import Event
 from devicetrack.objects.values import Record
+from devicetrack.store.api import StoredDeclaration
 from devicetrack.store.api import StoredEvent
 
 Item = TypeVar('Item')
@@ -34,7 +35,7 @@ Item = TypeVar('Item')
 _MS: Final = 1000
 # One statement reads the documents of so many hosts, or so many lines and those of the next host, and looks for so many
 # instances.
-_HOSTS: Final = 50
+_HOSTS: Final = 100
 _LINES: Final = 5000
 _INSTANCES: Final = 500
 
@@ -133,6 +134,7 @@ class Reader:
     def __init__(self, mirror: Mirror) -> None:
         mirror.terms()
         self._mirror = mirror
+        self._declared: dict[str, HostFacts] = {}
 
     # -- hosts ---------------------------------------------------------------------------------------------------------
 
@@ -193,9 +195,9 @@ class Reader:
         line = sa.case((_DEVICE.status.in_((report.WITHHELD, report.MISSING)), _DEVICE.line), else_=None)
         for some in _pieces(pictures, _HOSTS):
             found: dict[str, list[Outline]] = {one.uuid: [] for one in some}
-            for uuid, *fields in self._mirror.rows(sa.select(_DEVICE.host_uuid, *columns, line).where(
+            for row in self._mirror.rows(sa.select(_DEVICE.host_uuid, *columns, line).where(
                     _DEVICE.host_uuid.in_(list(found))).order_by(_DEVICE.host_uuid, _DEVICE.position)):
-                found[uuid].append(Outline(*fields))
+                found[row[0]].append(Outline._make(row[1:]))
             for one in some:
                 yield one, found[one.uuid]
 
@@ -285,6 +287,17 @@ class Reader:
             for one in some:
                 yield one, found[one.uuid]
 
+    def declared(self, picture: Picture, parts: Mapping[str, str]) -> HostFacts:
+        """The declarations among the parts of a host. Most hosts of a fleet say the same, which is read once."""
+        text = parts.get(models.DECLARATIONS, '[]')
+        found = self._declared.get(text)
+        if found is None:
+            found, = host_facts.from_rows({picture.uuid: picture.name}, [
+                StoredDeclaration(**{**row, 'host_uuid': picture.uuid}) for row in json.loads(text)])
+            if not found.unread:                # else it names the host
+                self._declared[text] = found
+        return found._replace(host=picture.name)
+
 
 def unknown_host(name: str, known: Iterable[str]) -> exception.BadRequest:
     """The error about a host or a pattern."""
@@ -324,14 +337,7 @@ def _with_lines(pictures: Sequence[Picture], lines: Mapping[str, int]) -> Iterat
         yield some
 
 
-def records(parts: Mapping[str, str]) -> list[Record]:
+def records(picture: Picture, parts: Mapping[str, str]) -> list[Record]:
     """The rows among the parts of a host."""
-    return [Record(**{name: row[name] for name in Record._fields if name in row})
+    return [Record(picture.uuid, **{name: row[name] for name in Record._fields[1:] if name in row})
             for row in json.loads(parts.get(models.ROWS, '[]'))]
-
-
-def declared(picture: Picture, parts: Mapping[str, str]) -> HostFacts:
-    """The declarations among the parts of a host."""
-    found, = host_facts.from_rows({picture.uuid: picture.name}, [
-        tuple(row.values()) for row in json.loads(parts.get(models.DECLARATIONS, '[]'))])
-    return found

@@ -21,9 +21,9 @@ class TestFitting(base.TestCase):
             now = _a_host(lots).now
             demand = hosts.wants(*[(name, lots.randint(1, 3)) for name in lots.sample(
                 (hosts.PMEM, hosts.VGPU, hosts.VGPU_B, hosts.VGPU), lots.randint(1, 2))])
-            short_ways += capacity._only_numbers_count(now, demand)
+            short_ways += capacity.only_numbers_count(now, demand)
             found = capacity.fitting(now, demand, 0)
-            with fixtures.MonkeyPatch('devicetrack.fleet.capacity._only_numbers_count', lambda *_given: False):
+            with fixtures.MonkeyPatch('devicetrack.fleet.capacity.only_numbers_count', lambda *_given: False):
                 self.assertEqual(capacity.fitting(now, demand, 0), found, f'seed {seed}')
         self.assertTrue(50 < short_ways < 300, short_ways)
 
