@@ -92,6 +92,8 @@ STATUSES: Final = (FREE, HELD, RELEASING, WITHHELD, CREATABLE, MISSING, OBSERVED
 _AT_ONCE: Final = 5000
 
 NOT_MADE_YET: Final = 'not made yet'
+# The detail of the reason "unknown" of a device that nobody could look for.
+UNREAD: Final = 'its kind could not be read'
 
 
 class Reason(NamedTuple):
@@ -342,7 +344,7 @@ class Observer:
         busy = [record.key for record in views.records if record.state == vocabulary.RELEASING] + [
             DeviceKey(target.kind, target.name) for target, of_one in causes.items() if withheld.may_be_wiped(of_one)]
         wiping = self._driver.wiping(busy) if busy else {}
-        lines = [_line_of(device, names, wiping, causes, views.unnamed) for device in now.states()]
+        lines = [_line_of(device, names, wiping, causes, views) for device in now.states()]
         replaced = reconcile.replaced(views)
         if replaced:                            # the owners keep the rows, so the ledger withholds nothing
             lines = [line if (another := replaced.get(DeviceKey(line.kind, line.identifier or ''))) is None else
@@ -368,7 +370,7 @@ class Observer:
                 away = parent is None or not any(parent == line.parent for line in lines)
                 lines.append(_line_without_device(
                     target.kind, None if parent is not None else target.name, WITHHELD,
-                    (*reasons(of_one), *((Reason(GONE),) if away else ())), parent))
+                    (*reasons(of_one), *((_absent(views, target.kind),) if away else ())), parent))
         lines += [_line_without_device(*missing.key, MISSING, (
             Reason(f'{missing.option} names it', missing.reason),))
             for target, missing in options.items() if target not in listed and target not in causes]
@@ -483,7 +485,7 @@ class Observer:
                       for shortage in allocator.shortages(now, demand, everything=True))
         wanted = {one for item in demand.items for one in classes(item.choices or (Choice(item.resource_class),))}
         causes = _causes(now, views, marks)
-        held_back = [_line_of(device, names, {}, causes, views.unnamed) for device in now.states()
+        held_back = [_line_of(device, names, {}, causes, views) for device in now.states()
                      if device.withheld and device.resource_class in wanted]
         parents = {Target.named(pool.kind, pool.parent or '', parent=True) for pool in now.pool_states()
                    if pool.resource_class in wanted}
@@ -529,7 +531,7 @@ def _causes(now: Snapshot, views: Views, marks: Marks) -> dict[Target, withholdi
 
 
 def _line_of(device: states.DeviceState, names: Mapping[str, str], wiping: Mapping[DeviceKey, WipeProgress],
-             causes: Mapping[Target, withholding.Causes], unnamed: Collection[DeviceKey]) -> Line:
+             causes: Mapping[Target, withholding.Causes], views: Views) -> Line:
     key = DeviceKey(device.kind, str(device.identifier))
     own = causes.get(Target.of(key), {})
     found = list(reasons(own))
@@ -541,7 +543,8 @@ def _line_of(device: states.DeviceState, names: Mapping[str, str], wiping: Mappi
         elif reason == vocabulary.CORDONED and (of_host := of_host_in(causes)):
             found += of_host
         else:
-            found.append(Reason(reason, findings.NO_OPTION if reason == GONE and key in unnamed else ''))
+            found.append(Reason(reason) if reason != GONE else
+                         Reason(GONE, findings.NO_OPTION) if key in views.unnamed else _absent(views, device.kind))
     if device.unborn:
         found.append(Reason(NOT_MADE_YET))
     status = {selection.HELD: HELD, selection.RELEASING: RELEASING}.get(
@@ -549,6 +552,11 @@ def _line_of(device: states.DeviceState, names: Mapping[str, str], wiping: Mappi
     return Line(device.kind, device.identifier, status, 1, device.resource_class, names.get(device.provider_uuid),
                 device.provider_uuid, device.parent, device.numa_node, device.instance_uuid, tuple(found),
                 device.details, wiping.get(key))
+
+
+def _absent(views: Views, kind: str) -> Reason:
+    """Why a device or a parent is not among those that the host showed."""
+    return Reason(GONE) if kind in views.inventory.known_kinds else Reason(UNKNOWN, UNREAD)
 
 
 def of_host_in(causes: Mapping[Target, withholding.Causes]) -> tuple[Reason, ...]:

@@ -441,6 +441,9 @@ class Unproven:
             self._answers[key] = (task.device.details if final else '', why)
             if not final:
                 self._later.add(key)
+        device = self._ledger.now.device(key)
+        if device is not None and vocabulary.UNPROVEN in device.withheld:
+            self.withheld.not_proven(key, why)
 
     def _admit(self, keys: Sequence[DeviceKey], proof: str, by: str = vocabulary.BY_HOST,
                wiped: Mapping[DeviceKey, Wiped] | None = None) -> None:

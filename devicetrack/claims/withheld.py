@@ -608,6 +608,16 @@ class WithheldDevices:
         if known is None:
             raise exception.NotAdmitted(str(target), 'it has just come back: try again after the next audit')
 
+    def not_proven(self, key: DeviceKey, why: str) -> None:
+        """Note why nothing proves an unproven device clean. If the store refuses, the next audit stores it."""
+        with self._marking.held():
+            target = Target.of(key)
+            before = self.marks.get(target, {})
+            cause = before.get(vocabulary.UNPROVEN) or Cause(int(time.time()), '', vocabulary.BY_HOST)
+            if cause.detail != why and not cause.stands:
+                self.marks = {**self.marks, target: {**before, vocabulary.UNPROVEN: cause._replace(detail=why)}}
+                self._write_if_possible(self.marks)
+
     def proven(self, keys: Iterable[DeviceKey], proof: str, by: str = vocabulary.BY_HOST,
                wiped: Mapping[DeviceKey, Wiped] | None = None) -> None:
         """Note that devices were proven clean: they are no longer unproven, forgotten or retired.

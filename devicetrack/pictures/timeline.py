@@ -36,15 +36,23 @@ def subject(event: Event) -> str:
 
 def words(event: Event) -> str:
     """Return an event's facts other than its device and its instance, in words; '' for most events."""
-    return ', '.join(facts(event.more))
+    return ', '.join(facts({**event.more, 'event': event.event}))
 
 
 def facts(more: Mapping[str, Any]) -> Iterator[str]:
-    """Yield in words what an event has beside its device and its instance: see :attr:`.Event.more`. '' is nothing."""
+    """Yield in words what an event has beside its device and its instance: see :attr:`.Event.more`. '' is nothing.
+
+    ``more`` also has the ``event``.
+    """
     if more.get('scope') in (vocabulary.PARENT, vocabulary.HOST):
         yield f'the whole {more["scope"]}'
     if more.get('reason'):
-        yield f'{more["reason"]}: {more["why"]}' if more.get('why') else str(more['reason'])
+        ended = more['event'] == events.ADMITTED
+        if ended and more.get('proof'):
+            yield f'proven clean: {more["proof"]}'
+        # The reason of this event holds no longer.
+        yield ('ended: ' if ended else '') + (
+            f'{more["reason"]}: {more["why"]}' if more.get('why') else str(more['reason']))
     if isinstance(more.get('count'), int) and more['count'] > 1:
         first = more.get('first_at') or moments.local(more.get('first_ms', 0) / 1000)
         yield f'{more["count"]:,} times since {first}'

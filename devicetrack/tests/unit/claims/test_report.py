@@ -160,6 +160,16 @@ class InventoryTestCase(base.TestCase):
         host.machine.remove(DeviceKey(fake.VPMEM, 'd0'))
         self.assertEqual({'d0': (report.HELD, 'gone from the host')}, self.statuses(host))
 
+    def test_what_nobody_could_look_for_is_not_called_gone(self) -> None:
+        host = self.useFixture(fixtures.Host(devices=3))
+        host.spawn(pmem=1)
+        host.manager.operator.cordon(fake.VPMEM, 'd1')
+        host.machine.unknown_kinds[fake.VPMEM] = 'no answer'
+        lines = observer_of(host).inventory()
+        self.assertEqual({'d0': (report.HELD, 'unknown: its kind could not be read'),
+                          'd1': (report.WITHHELD, 'cordoned; unknown: its kind could not be read')},
+                         {line.identifier: (line.status, line.reason) for line in lines if line.identifier})
+
 
 class ExplainTestCase(base.TestCase):
 

@@ -139,6 +139,14 @@ class ReadTestCase(UnprovenTestCase):
             self.settle()
         self.assertEqual((1, 'not every byte is zero'), (self.machine.calls['read'], self.why()))
 
+    def test_commands_hear_of_it_before_the_next_audit(self) -> None:
+        self.a_tenant_leaves()
+        self.host.audit()
+        self.settle()
+        [row] = self.host.store.store.withheld(self.manager.host_uuid)
+        self.assertIn(self.why(), row.reasons)
+        self.assertNotIn('it has not been read through yet', row.reasons)
+
     def test_what_could_not_be_read_is_tried_again_by_the_next_audit(self) -> None:
         self.a_tenant_leaves(b'\0')
         self.machine.before('prove', exception.HypervisorUnreachable('fake', 'busy'), times=2)

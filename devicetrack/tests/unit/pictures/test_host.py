@@ -102,6 +102,15 @@ class PictureTestCase(pictured.HostTestCase):
         moved = events[0]._replace(event=event_objects.MOVED, details=event_objects.text(**{'from': 'a', 'to': None}))
         self.assertEqual('from a to an unknown host', timeline.words(moved))
 
+    def test_a_reason_that_ended_is_not_shown_as_one_that_holds(self) -> None:
+        more = {'reason': 'unproven', 'why': 'it has not been read through yet', 'by': 'host'}
+        said = [', '.join(timeline.facts({**more, 'event': event, **proof})) for event, proof in (
+            ('withheld', {}), ('admitted', {}), ('admitted', {'proof': 'read'}))]
+        self.assertEqual([
+            'unproven: it has not been read through yet, by host',
+            'ended: unproven: it has not been read through yet, by host',
+            'proven clean: read, ended: unproven: it has not been read through yet, by host'], said)
+
     def test_by_the_store_alone(self) -> None:
         marks = withheld.load(self.host.store.store, self.host.manager.host_uuid)
         records = self.host.records()
