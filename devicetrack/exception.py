@@ -254,7 +254,7 @@ class AmbiguousHost(DeviceTrackError):
 
     def __str__(self) -> str:
         return (f'this machine is several hosts in the store ({", ".join(self.known)}): name one with --host, or give '
-                "--config-file with Nova's file; devicetrack-manage host forget deletes one that holds nothing")
+                "--config-file with Nova's file; devicetrack-manage host forget NAME deletes one that holds nothing")
 
 
 class NotThisMachine(DeviceTrackError):

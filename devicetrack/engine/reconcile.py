@@ -360,7 +360,8 @@ class _Reconciliation:
             yield self._finding(findings.UNKNOWN_OWNER, vocabulary.WARNING, key,
                                 f'{had} for {uuid}; the hypervisor has no domain of it, and the compute service does '
                                 'not say where it is',
-                                'have the compute service boot the instance here, or release its devices')
+                                'have the compute service boot the instance here or delete it; if it does not know the '
+                                f'instance, run devicetrack-manage instance release {uuid}')
         elif (state == migrations.INSTANCE_ELSEWHERE and record.state != vocabulary.CLAIMED
                 and uuid in self._unsettled.left):
             yield self._finding(findings.ABANDONED, vocabulary.WARNING, key,
@@ -435,7 +436,8 @@ class _Reconciliation:
             findings.RELEASE_PENDING, severity, key,
             f'{detail}; that {failed} {failure.detail}',
             proposal if used else 'fix the device, and an audit goes on with it, less often after each failure; or '
-            'retire it', repair=repair)._replace(since=failure.since)
+            f'run devicetrack-manage device retire {DeviceKey(key[0], key[1] or "")} --confirm {owner}',
+            repair=repair)._replace(since=failure.since)
 
     def _failure(self, key: Key) -> Cause | None:
         return self._failures.get(DeviceKey(key[0], key[1] or ''))
@@ -452,7 +454,9 @@ class _Reconciliation:
                 return
             yield self._finding(findings.GONE, severity, key, 'the host does not '
                                 f'have it; {"a domain names a device that is not there; " if missed else ""}'
-                                f'{why}{_whose(record)}', 'bring it back, or forget it for good')
+                                f'{why}{_whose(record)}', 'bring it back; if it is gone for good, '
+                                + ('remove it from the domain and ' if missed or key in self.named else '')
+                                + f'run devicetrack-manage device forget {record.key} --confirm {record.instance_uuid}')
 
     # -- instances that move ------------------------------------------------------------------------------------------
 

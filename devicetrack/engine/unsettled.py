@@ -155,8 +155,8 @@ class Unsettled:
                     yield findings.about(
                         views, findings.RECORDED_UNUSED, vocabulary.WARNING, key,
                         f'the compute service says that {uuid} lives elsewhere, and no domain names it',
-                        'see whether a migration that failed may bring it back; if none may, devicetrack-manage '
-                        'instance release')
+                        'see whether a migration that failed may bring it back; if none may, run devicetrack-manage '
+                        f'instance release {uuid}')
                 continue
             move = known.get(record.migration_uuid)
             if move is None:
@@ -173,7 +173,7 @@ class Unsettled:
                 if move is None and state is None:
                     detail += ', and neither does it know the instance'
                     proposal = ('see that the compute service has deleted the instance, or has it elsewhere; then '
-                                'devicetrack-manage instance release')
+                                f'run devicetrack-manage instance release {uuid}')
                 if uuid in usage.domains:
                     detail += ', and the hypervisor has a domain of the instance here'
                     if record.role == vocabulary.OLD and state == migrations.INSTANCE_ELSEWHERE:

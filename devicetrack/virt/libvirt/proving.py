@@ -40,7 +40,7 @@ LOG = log.logger(__name__)
 
 NO_KIND: Final = 'no device kind of this name is installed, or [devicetrack] device_kinds does not name it'
 
-NO_BYTES: Final = 'its kind stores no data, so it needs no proof: devicetrack-manage device admit makes it free'
+NO_BYTES: Final = 'its kind stores no data, so it needs no proof: devicetrack-manage device admit {} makes it free'
 
 _Key = tuple[str, str]
 _Held = tuple[DeviceAssignment, api.DeviceKind, filelock.FileLock]
@@ -372,7 +372,7 @@ class Proving:
             for assignment in assignments:
                 key, kind = assignment.key, self._kinds.get(assignment.kind)
                 if kind is None or not kind.keeps_bytes:
-                    results[key] = exception.NotProven(*key, NO_KIND if kind is None else NO_BYTES)
+                    results[key] = exception.NotProven(*key, NO_KIND if kind is None else NO_BYTES.format(key))
                     continue
                 try:
                     held.append((assignment, kind, locks.enter_context(

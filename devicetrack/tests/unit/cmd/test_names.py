@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
+import io
+import itertools
 import logging
+import pathlib
 import re
 
 import fixtures as base_fixtures
+from oslo_config import cfg
 
+import devicetrack
 from devicetrack import exception
+from devicetrack.cmd import manage
 from devicetrack.store import api
+from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import FREE
 from devicetrack.testing.fixtures import Instance
+from devicetrack.tests import base
 from devicetrack.tests.unit.cmd.test_repair import ANOTHER
 from devicetrack.tests.unit.cmd.test_repair import D0
 from devicetrack.tests.unit.cmd.test_repair import RepairCommandTestCase
@@ -95,6 +105,85 @@ class AdviceTestCase(RepairCommandTestCase):
             self.assertIn('delete its instance in the compute service', answer.err)
         self.follow('device', 'retire', 'vpmem/d0', '--confirm', self.instance.uuid)
         self.assertEqual([], self.host.records())
+
+
+    def test_a_host_that_still_has_devices(self) -> None:
+        other = self.useFixture(fixtures.Host(
+            devices=1, name='compute-8', store=self.host.store.store,
+            configuration=self.useFixture(fixtures.Configuration(machine='b'))))
+        other.spawn(pmem=1)
+        other.manager.close()
+        self.follow('host', 'forget', 'compute-8')
+        self.assertEqual(['compute-7'], [one.name for one in self.host.store.hosts()])
+
+    def proposed(self) -> str:
+        """The command that the only finding proposes."""
+        [finding] = self.program.run('audit', '-f', 'json').data
+        [advised] = re.findall(r'run devicetrack-manage (.+?)$', finding['proposal'])
+        return str(advised)
+
+    def test_a_finding_about_a_device_that_is_gone(self) -> None:
+        self.host.manager.close()
+        self.machine.remove(D0)
+        self.run_to(0, *self.proposed().split())
+        self.assertEqual([], self.host.records())
+
+    def test_a_finding_about_a_device_that_is_gone_and_that_a_domain_names(self) -> None:
+        self.machine.start_guest(self.instance.uuid, ['<device kind="vpmem" address="/dev/fakedax0"/>'])
+        self.host.manager.close()
+        self.machine.remove(D0)
+        advised = self.proposed().split()
+        self.assertIn('remove it from the domain and', self.program.run('audit').out)
+        self.assertEqual(1, self.program.run(*advised).code)
+        self.machine.delete_guest(self.instance.uuid)
+        self.run_to(0, *advised)
+
+    def test_a_finding_about_a_device_that_cannot_be_wiped(self) -> None:
+        self.machine.before('wipe', exception.UnclaimFailed('vpmem', 'd0', 'a bad block'), times=None)
+        self.assertRaises(exception.UnclaimFailed, self.host.manager.release, None, self.instance)
+        self.host.audit()
+        self.host.manager.close()
+        self.run_to(0, *self.proposed().split())
+        self.assertEqual([], self.host.records())
+
+
+class AdvisedCommandTestCase(base.TestCase):
+    """A command in a message is complete: a person may copy it, and fill in the words in capitals."""
+
+    def test_each_in_the_code_is_one_of_the_program(self) -> None:
+        program_ = manage.Manage(cfg.ConfigOpts(), io.StringIO(), io.StringIO())
+        found = [(path.name, advice.split()) for path in sorted(_CODE.rglob('*.py'))
+                 if not {'tests', 'testing', 'conf'}.intersection(path.relative_to(_CODE).parts)
+                 for text in _texts(ast.parse(path.read_text('utf-8')))
+                 for advice in re.findall(r'devicetrack-manage ([a-z][^;,:"()]*)', text)]
+        self.assertGreater(len(found), 30)
+        for name, words in found:
+            _command, named, rest = program_.command_manager.find_command(words)
+            given = list(itertools.takewhile(re.compile(f'--|.*{_ANY}|.*[{{%]|[A-Z]+$').match, rest))
+            parser = _command(program_, None, cmd_name=named).get_parser(named)
+            with self.subTest(name, advice=' '.join(words)), base_fixtures.MonkeyPatch('sys.stderr', io.StringIO()):
+                try:
+                    parser.parse_args([one if one.startswith('--') else ANOTHER for one in given])
+                except SystemExit:
+                    self.fail(f'{name}: devicetrack-manage {" ".join(words)} is not complete')
+
+
+_CODE = pathlib.Path(devicetrack.__file__).parent
+_ANY = '\x01'
+
+
+def _texts(tree: ast.AST) -> Iterator[str]:
+    """Each text in a module but those of docstrings. What a text is formatted with is ``_ANY``."""
+    whole = [one for one in ast.walk(tree) if isinstance(one, ast.JoinedStr)]
+    parts = {id(part) for one in whole for part in ast.walk(one)}
+    documented = {id(one.body[0].value) for one in ast.walk(tree)
+                  if isinstance(one, (ast.Module, ast.ClassDef, ast.FunctionDef)) and one.body
+                  and isinstance(one.body[0], ast.Expr)}
+    for text in whole:
+        yield ''.join(str(part.value) if isinstance(part, ast.Constant) else _ANY for part in text.values)
+    for one in ast.walk(tree):
+        if isinstance(one, ast.Constant) and isinstance(one.value, str) and id(one) not in parts | documented:
+            yield one.value
 
 
 class WrittenTestCase(RepairCommandTestCase):

@@ -166,7 +166,8 @@ class Cleaner:
             free = admits_by_word(assignment)
             raise exception.UnclaimFailed(*assignment.key, 'a person has to clean it. Then ' + (
                 free if assignment.instance_uuid == values.NOBODY else
-                f'devicetrack-manage device retire ends the assignment, and {free}'))
+                f'devicetrack-manage device retire {assignment.key} --confirm {assignment.instance_uuid} ends the '
+                f'assignment, and {free}'))
         if policy.name == pci_cleaning.PROGRAM and not pci_cards.is_nvme(function):
             self._run_program(assignment, function, policy, lock_fd)
             return
