@@ -65,19 +65,28 @@ def make_file(path: str) -> None:
     :raises OSError: it cannot be made
     """
     try:
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    except FileExistsError:
+        check_file(path)
+    except FileNotFoundError:
+        check_directory(os.path.dirname(path) or '.')
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         check_file(path)
 
 
 def open_file(path: str) -> int:
-    """Open a file for reading and writing, and make it with mode 0600 if it is missing.
+    """Open a file for reading and writing, and make it with mode 0600 if it is missing and its directory is ours.
 
-    :raises NotOurs: another user could change it; nothing was written
+    :raises NotOurs: another user could change it, or its directory; nothing was written
     :raises OSError: it cannot be opened
     """
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+        try:
+            fd = os.open(path, flags)
+        except FileNotFoundError:
+            # In the directory of a service, its user could not use what a command of root makes.
+            check_directory(os.path.dirname(path) or '.')
+            fd = os.open(path, flags | os.O_CREAT, 0o600)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
             check_file(path)

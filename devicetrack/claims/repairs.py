@@ -583,6 +583,15 @@ def _to_release(record: Record) -> str:
             f'devicetrack-manage instance release {record.instance_uuid}')
 
 
+def _to_retire(record: Record) -> str:
+    """Say how to keep another device that has the name of a recorded one."""
+    first = '' if record.state == vocabulary.RELEASING else (
+        'delete the instance in the compute service (if the service does not know it, run devicetrack-manage instance '
+        f'release {record.instance_uuid}), which fails to give this device back. Then ')
+    return (f'{first}run devicetrack-manage device retire {record.key} --confirm {record.instance_uuid}, and '
+            f'devicetrack-manage device wipe {record.key}')
+
+
 def _leaves_nothing(record: Record) -> bool:
     """Whether a device of this name that comes back is certainly another one."""
     try:
@@ -649,8 +658,10 @@ def _refuse(views: Views, guests: Iterable[GuestRecord], record: Record) -> None
         refuse(f'{unknown.what} cannot be read ({unknown.reason}): fix that first')
     if key.kind not in inventory.known_kinds:
         refuse(f'this host does not read devices of kind {key.kind}: see its options')
+    if (another := reconcile.replaced(views).get(key)) is not None:
+        refuse(f'{another}. Take the other device out and repeat this, or keep it: {_to_retire(record)}')
     if any(device.key == key for device in inventory.devices):
-        refuse(f'the host has it, or another device of its name: {_to_release(record)}')
+        refuse(f'the host has it: {_to_release(record)}')
     if views.is_to_be_made(record) and (record.kind, record.parent) in views.parents:
         refuse(f'it is yet to be made for its instance, and its parent {record.parent} is there: {_to_release(record)}')
     recording = {guest.instance_uuid for guest in guests

@@ -13,6 +13,7 @@ from typing import Any
 from typing import Final
 
 from devicetrack import exception
+from devicetrack import vocabulary
 from devicetrack.claims import report
 from devicetrack.cmd import base
 from devicetrack.cmd import host as host_commands
@@ -245,7 +246,9 @@ def _both(host: str | None, kind: str, identifier: str, record: Record | None, l
 
 def line_fields(line: report.Line, host: str | None) -> dict[str, Any]:
     """Return a line of an inventory by the names of its columns."""
-    since = [reason.since for reason in line.reasons if reason.since is not None]
+    # A device that is releasing may be unhealthy for longer than that.
+    since = [reason.since for reason in line.reasons if reason.since is not None
+             and (line.status != report.RELEASING or reason.reason == vocabulary.NOT_GIVEN_BACK)]
     return {**line._asdict(), 'device': _named(line), 'host': host,
             'serial': serial_of(line.details, line.identifier is None),
             'since': base.Moment(min(since)) if since else None,

@@ -108,8 +108,9 @@ class Explain(base.Lister):
         for part in explanation.parts:
             classes = part.resource_class.split(' or ')
             closed = explanation.report_only
-            why = part.why if closed is None else f'this host takes no claims: {closed}' + (
-                f'; {part.why}' if part.why else '')
+            why = part.why or ('' if part.fits else f'all {part.exist} that exist are free, and there are no more')
+            if closed is not None:
+                why = f'this host takes no claims: {closed}' + (f'; {why}' if why else '')
             yield {**part._asdict(), 'fits': part.fits and closed is None, 'why': why or None,
                    'explanation': str(part) + ('' if closed is None else f'; this host takes no claims: {closed}'),
                    'provider': explanation.providers.get(part.provider_uuid or ''), 'withheld': _withheld(part),

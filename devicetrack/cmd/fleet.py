@@ -72,7 +72,7 @@ class Push(base.ShowOne):
                 pushed = push.push(mirror, app.checked_store, said(
                     host, observer.picture(), app.checked_store, app.conf[options.GROUP]), began)
         except OSError as error:
-            raise base.RequestRefused(f'no push of this host can begin: {error.strerror}') from error
+            raise base.RequestRefused(f'no push of this host can begin: {error.filename}: {error.strerror}') from error
         return {'host': host.name, 'mirror': mirror.name, **pushed._asdict()}
 
 

@@ -8,6 +8,7 @@ the demo ends with status 1.
 
 from __future__ import annotations
 
+import argparse
 import pathlib
 import shutil
 import signal
@@ -60,15 +61,28 @@ def out_of_patience(*_: object) -> None:
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(description='One owner for every device: the demo. It takes about a minute.')
+    parser.add_argument('--keep', metavar='DIRECTORY', type=pathlib.Path,
+                        help='A new directory that stays after the demo, with its host, for devicetrack-manage. By '
+                             'default a temporary one, which is deleted.')
+    keep = parser.parse_args().keep
     signal.signal(signal.SIGALRM, out_of_patience)
     signal.alarm(PATIENCE_S)
-    directory = pathlib.Path(tempfile.mkdtemp(prefix='devicetrack-demo-'))
+    if keep is None:
+        directory = pathlib.Path(tempfile.mkdtemp(prefix='devicetrack-demo-'))
+    else:
+        directory = keep.resolve()
+        directory.mkdir(mode=0o700)
     try:
         tell(Stage(directory))
     except (NotAsPromised, ServiceFailed) as error:
         print(f'\nThe demo failed. This did not hold: {error}. See {directory}/service.log', file=sys.stderr)
         return 1
-    shutil.rmtree(directory)
+    if keep is None:
+        shutil.rmtree(directory)
+    else:
+        print(f'\nThe host of the demo is in {directory}. Ask about it, for example:\n'
+              f'    devicetrack-manage --config-file {directory}/service.conf instance list')
     return 0
 
 

@@ -32,6 +32,14 @@ class FileLockTestCase(base.TestCase):
         with self.lock():
             self.assertRaises(filelock.FileLocked, self.lock().acquire)
 
+    def test_it_makes_no_file_in_a_directory_that_another_user_could_change(self):
+        os.chmod(os.path.dirname(self.path), 0o777)
+        self.assertRaises(ownfiles.NotOurs, self.lock().acquire)
+        self.assertRaises(ownfiles.NotOurs, ownfiles.make_file, self.path)
+        self.assertFalse(os.path.exists(self.path))
+        os.chmod(os.path.dirname(self.path), 0o700)
+        self.lock().acquire()
+
     def test_excludes_another_process(self):
         program = """
             import sys

@@ -307,7 +307,21 @@ class ForgetTestCase(RepairTestCase):
 
     def test_the_host_has_it(self) -> None:
         self.machine.add_namespace('d0')
-        self.refused('the host has it')
+        of_record = json.loads(self.host.records()[0].details)['versioned_object.data']
+        self.machine.change(D0, namespace_uuid=of_record['namespace_uuid'])
+        self.refused('the host has it: delete its instance')
+
+    def test_another_device_in_its_place_is_retired_and_wiped(self) -> None:
+        self.machine.add_namespace('d0')
+        self.refused('another device has its name')
+        self.refused(f'device retire vpmem/d0 --confirm {self.instance.uuid}, and devicetrack-manage device wipe')
+        self.assertRaises(exception.DeviceGone, self.host.manager.release, None, self.instance)
+        self.refused('or keep it: run devicetrack-manage device retire vpmem/d0')
+        self.host.running.repairs.retire(D0, self.instance.uuid)
+        self.host.audit()
+        self.host.manager.operator.admit('vpmem', 'd0', wipe=True)
+        self.host.running.unproven.wait()
+        self.assertEqual(FREE, self.host.states()['d0'])
 
     def test_the_host_has_it_in_no_inventory(self) -> None:
         self.machine.add_namespace('d0')

@@ -34,6 +34,11 @@ class InstanceTestCase(RepairCommandTestCase):
         self.assertEqual({fixtures.PMEM: (1, True), 'VGPU': (2, False)}, {
             row['resource_class']: (row['wanted'], row['fits']) for row in found})
 
+    def test_more_than_the_host_has(self) -> None:
+        answer = self.program.run('explain', '--resource', f'{fixtures.PMEM}=5')
+        self.assertEqual(cmd_base.ATTENTION, answer.code)
+        self.assertIn('that exist are free, and there are no more', answer.column('why'))
+
     def test_one_that_the_store_does_not_know(self) -> None:
         answer = self.program.run('explain', '--instance', ANOTHER)
         self.assertEqual(cmd_base.ERROR, answer.code)

@@ -482,12 +482,12 @@ class DeviceForgetTestCase(RepairCommandTestCase):
         self.while_waiting(self.host.audit)
         answer = self.forget(cmd_base.ERROR, '--confirm', self.instance.uuid)
         self.assertEqual('refused', answer.data['outcome'])
-        self.assertIn('the host has it', answer.err)
+        self.assertIn('another device has its name', answer.err)
         self.assertEqual(cmd_base.ERROR, self.program.run('request', 'show', answer.data['request_uuid']).code)
         self.host.manager.close()
         answer = self.program.run('device', 'forget', 'vpmem/d0', '--confirm', self.instance.uuid)
         self.assertEqual(cmd_base.ERROR, answer.code)
-        self.assertIn('the host has it', answer.err)
+        self.assertIn('another device has its name', answer.err)
         self.assertEqual(1, len(self.host.records()))
 
     def test_of_a_machine_that_is_gone(self) -> None:

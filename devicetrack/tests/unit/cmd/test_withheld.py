@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import json
 import os
 import time
 from typing import Any
@@ -427,6 +428,25 @@ class ListTestCase(RepairCommandTestCase):
         self.host.audit()
         self.assertEqual([('vpmem/d0', 'not given back')], self.withheld())
         self.assertIn('one audit behind', ' '.join(self.program.run('help', 'device', 'list').out.split()))
+
+    def test_since_of_a_releasing_device_is_that_of_its_release(self) -> None:
+        instance = self.host.spawn(pmem=1)
+        self.machine.change(D0, unhealthy='read-only')
+        self.host.audit()
+        self.assertIsNotNone(self.device('d0')['since'])
+        self.machine.delete_guest(instance.uuid)
+        self.machine.before('wipe', exception.UnclaimFailed('vpmem', 'd0', 'a bad block'))
+        self.assertRaises(exception.UnclaimFailed, self.host.manager.release, None, instance)
+        self.assertIsNone(self.device('d0')['since'])
+        self.host.audit()
+        line = self.device('d0')
+        [reason] = [one for one in line['reasons'] if one['reason'] == 'not given back']
+        self.assertEqual(('releasing', reason['since']), (line['status'], line['since']))
+
+    def device(self, identifier: str) -> Any:
+        [line] = [one for one in json.loads(self.program.run('device', 'list', '-f', 'json').out)
+                  if one['identifier'] == identifier]
+        return line
 
     def test_people_get_times_of_their_zone_and_programs_in_utc(self) -> None:
         self.useFixture(base_fixtures.EnvironmentVariable('TZ', 'Asia/Kolkata'))
