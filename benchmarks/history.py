@@ -69,7 +69,7 @@ def _audit(host: FakeGuests) -> Callable[[], float]:
 def _make_history(host: FakeGuests, store: SQLStore, count: int) -> None:
     """Write the events of a year's instances: five for each device that an instance had."""
     now_ms = time.time_ns() // 1_000_000
-    host_uuid = host.manager.host_uuid
+    host_uuid = host.manager.state().host_uuid
     for first in range(0, count, _AT_ONCE):
         events = []
         for number in range(first, min(first + _AT_ONCE, count)):

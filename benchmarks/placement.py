@@ -42,7 +42,8 @@ class World:
         self.placement.requests.clear()
         began = time.perf_counter()
         manager = self.host.manager
-        report = self.reporter.sync(manager.providers(), classes=manager.classes, complete=manager.complete)
+        state = manager.state()
+        report = self.reporter.sync(manager.providers(), classes=state.classes, complete=state.complete)
         took = time.perf_counter() - began
         if report.refused or report.left:
             raise AssertionError(f'{report.refused} {report.left}')

@@ -590,8 +590,10 @@ class Audit:
             pools = self._ledger.now.pool_states()
         except exception.StartIsOver:
             pools = None
+        seen = self._views.providers
         return HostState(self._host.name, pools, self._audited, self._gate.is_open, len(self._rows.doubts),
-                         self._wipes.counted())
+                         self._wipes.counted(), self._host.uuid, self._host.state_path, seen.complete, seen.classes,
+                         seen.aliases, self._declarations.deployment_rules)
 
     def providers(self) -> list[Provider]:
         """The resource providers of the host."""

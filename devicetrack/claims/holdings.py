@@ -38,7 +38,7 @@ class SeenDevices:
     """The file of one host. Only its manager writes it."""
 
     def __init__(self, host: ThisHost) -> None:
-        self._path = os.path.join(host.driver.state_path or host.options.state_path, _NAME)
+        self._path = os.path.join(host.state_path, _NAME)
 
     def read(self) -> dict[DeviceKey, SeenDevice]:
         """Return what was seen before. A file that cannot be used is logged, and then nothing was."""

@@ -63,6 +63,11 @@ class ThisHost(NamedTuple):
     def name(self) -> str:
         return self.here.host
 
+    @property
+    def state_path(self) -> str:
+        """The state directory of the driver, which also has the locks of the devices; else the one of the options."""
+        return self.driver.state_path or self.options.state_path
+
 
 class HostLock:
     """A lock for a ``with`` block, or until the end of the process; no child inherits it.

@@ -47,8 +47,6 @@ from devicetrack.claims.service_cleaning import DeviceService
 from devicetrack.claims.unfinished import FailedClaim
 from devicetrack.claims.unfinished import ToldStart
 from devicetrack.claims.unfinished import Unfinished
-from devicetrack.compatibility.rules import Rules
-from devicetrack.conf import manager as options
 from devicetrack.engine import allocator
 from devicetrack.engine.explanation import Shortage
 from devicetrack.engine.findings import Finding
@@ -60,7 +58,6 @@ from devicetrack.objects import InstanceResources
 from devicetrack.objects import LiveMigrationCheck
 from devicetrack.objects import Provider
 from devicetrack.objects.migration_context import Carried
-from devicetrack.objects.pci_alias import PCIAlias
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestConfig
 from devicetrack.objects.values import MigrationDefinitions
@@ -881,14 +878,11 @@ class ClaimManager:
         return host.rows.held(instance_uuid)
 
     def state(self) -> HostState:
-        """Count the devices by state and the findings of the last audit, for metrics. Makes no query."""
-        return self._ready().audits.state()
+        """Say what the manager knows of its host: devices by state, findings of the last audit, classes and aliases.
 
-    @property
-    def state_path(self) -> str:
-        """The host's state directory, also before :meth:`init_host`."""
-        options.register(self._parts.conf)
-        return self._parts.state_path
+        Reads memory, without I/O.
+        """
+        return self._ready().audits.state()
 
     def wipes(self) -> list[Wipe]:
         """List the devices being released that need a wipe, with the progress and the failures."""
@@ -909,8 +903,8 @@ class ClaimManager:
 
         The totals count the devices that exist and those that can still be made; the reserved amounts count those that
         nobody may have. The list leaves out a provider whose parent device is gone, and one that the resolver does not
-        know yet. It is empty until the resolver knows the node's provider. :attr:`complete` says whether the whole host
-        could be read.
+        know yet. It is empty until the resolver knows the node's provider. ``complete`` of :meth:`state` says
+        whether the whole host could be read.
 
         Reads memory, without I/O. After an interrupt, the call first starts the host anew, and so reads it.
 
@@ -929,26 +923,6 @@ class ClaimManager:
         return self._started().views.placed()
 
     @property
-    def complete(self) -> bool:
-        """Whether the last look could read the whole host."""
-        return self._ready().views.providers.complete
-
-    @property
-    def classes(self) -> frozenset[str]:
-        """The resource classes that count devices of this host."""
-        return self._ready().views.providers.classes
-
-    @property
-    def aliases(self) -> Mapping[str, PCIAlias] | None:
-        """The names by which flavors ask for PCI functions of this host; None if its driver hands out none."""
-        return self._ready().views.providers.aliases
-
-    @property
-    def rules(self) -> Rules:
-        """The deployment's rules for the devices of guests that move while they run."""
-        return self._ready().declarations.deployment_rules
-
-    @property
     def store(self) -> Store:
         """The store of this manager, for data that a service keeps about this host.
 
@@ -957,8 +931,3 @@ class ClaimManager:
         :meth:`init_host` there is another store.
         """
         return self._ready().service_store
-
-    @property
-    def host_uuid(self) -> str:
-        """The host's UUID in the store."""
-        return self._ready().host_uuid

@@ -22,8 +22,10 @@ from typing import TypeVar
 
 from devicetrack import exception
 from devicetrack import log
+from devicetrack.compatibility.rules import Rules
 from devicetrack.engine.findings import Finding
 from devicetrack.engine.states import PoolState
+from devicetrack.objects.pci_alias import PCIAlias
 from devicetrack.objects.values import WipeProgress
 
 LOG = log.logger(__name__)
@@ -64,8 +66,14 @@ class HostState(NamedTuple):
     """One host at one moment. An unknown value is None, and never 0.
 
     ``pools`` is None after an interrupt, until the next claim or audit has started the host anew. ``audited`` is None
-    until the audit of the start has ended. ``takes_claims``, ``in_doubt`` (commits whose outcome is unknown) and
-    ``wiping`` are in the memory of a manager, so a report lacks them.
+    until the audit of the start has ended. Only a manager knows the others, so a report lacks them:
+
+    * ``takes_claims``; ``in_doubt``, the commits whose outcome is unknown; ``wiping``
+    * ``host_uuid``, the host's UUID in the store, and ``state_path``, its state directory
+    * ``complete``: whether the last look could read the whole host
+    * ``classes``: the resource classes that count its devices
+    * ``aliases``: the names by which flavors ask for PCI functions of it; None if its driver hands out none
+    * ``rules``: the deployment's rules for the devices of guests that move while they run
     """
 
     host: str
@@ -74,6 +82,12 @@ class HostState(NamedTuple):
     takes_claims: bool | None = None
     in_doubt: int | None = None
     wiping: Wiping | None = None
+    host_uuid: str = ''
+    state_path: str = ''
+    complete: bool = False
+    classes: frozenset[str] = frozenset()
+    aliases: Mapping[str, PCIAlias] | None = None
+    rules: Rules = Rules()
 
 
 INSTANCE_CLAIM: Final = 'instance_claim'

@@ -56,7 +56,7 @@ class Registration:
 
     def _save(self, state: HostState) -> None:
         """Leave the numbers for ``devicetrack-manage metrics``."""
-        path = os.path.join(self._manager.state_path, textfile.NAME)
+        path = os.path.join(state.state_path, textfile.NAME)
         text = textfile.text_of(metrics_of([Numbers(self._manager.host, self.tally, state)]))
         try:
             ownfiles.replace_text(path, text, _OURS_ALONE)

@@ -88,7 +88,7 @@ class Binding:
         # The guests that were here when Nova was about to stop, undefine or start them. Until they run again, libvirt
         # has no domain of such a guest or one that is off, although the guest is not elsewhere.
         self._seen: set[str] = set()
-        path = settings.state_path(host)
+        self._state_path = path = settings.state_path(host)
         self.manager = ClaimManager(
             host, devicetrack.load_driver(nova.conf.CONF, host, lambda: settings.connect(driver), path),
             devicetrack.open_store(nova.conf.CONF, path), nova.conf.CONF, self._service, self.providers, self.nodename,
@@ -102,7 +102,7 @@ class Binding:
         """Start the manager. Any error from it keeps the compute service from starting."""
         # Before the host is taken, a service of an older release may still run here, and use the older schema.
         self.manager.init_host(nova_context.get_admin_context(), prepare=lambda: devicetrack.sync_store(
-            nova.conf.CONF, self.manager.state_path))
+            nova.conf.CONF, self._state_path))
         LOG.info('Devices of host %s: devicetrack decides who gets them', self.host)
 
     def close(self) -> None:
@@ -119,7 +119,7 @@ class Binding:
                         {'host': self.host, 'error': error})
         return interrupted.SourceHost(self.host, self.providers.node_uuid,
                                       {held.instance_uuid for held in self.manager.held()}, usage,
-                                      self.manager.classes)
+                                      self.manager.state().classes)
 
     def record_paths(self) -> None:
         """Have Nova's record name the paths of this boot, for the instances that have rows.
@@ -335,7 +335,8 @@ class Binding:
 
         :raises BadRequest: an extra spec is not valid
         """
-        return resources.asked(instance.flavor, self.manager.classes, self.manager.aliases)
+        host = self.manager.state()
+        return resources.asked(instance.flavor, host.classes, host.aliases)
 
     def check_asks_for_none(self, instance: Any) -> None:
         """Refuse a guest without rows whose flavor asks for devices: one from before this adapter would lose them.

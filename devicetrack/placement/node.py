@@ -28,17 +28,23 @@ from devicetrack.placement.reporter import Report
 LOG = log.logger(__name__)
 
 
-class ReportedHost(Protocol):
-    """The facts of a host that a report needs. A ``ClaimManager`` that is ready has them."""
-
-    host: str
-    nodename: str
+class ReportedState(Protocol):
+    """The state of a host, as far as a report needs it."""
 
     @property
     def classes(self) -> Collection[str]: ...
 
     @property
     def complete(self) -> bool: ...
+
+
+class ReportedHost(Protocol):
+    """The facts of a host that a report needs. A ``ClaimManager`` that is ready has them."""
+
+    host: str
+    nodename: str
+
+    def state(self) -> ReportedState: ...
 
     def providers(self) -> Sequence[Provider]: ...
 
@@ -137,12 +143,13 @@ class NodeReporter:
         row = self._store.host(self._host.host)
         assert row is not None                  # the manager is ready
         layout = tree.wanted_layout(self._nested, row.nested_version is not None)
-        report = self._reporter.sync(self._host.providers(), layout, self._host.classes, self._host.complete)
+        state = self._host.state()
+        report = self._reporter.sync(self._host.providers(), layout, state.classes, state.complete)
         record_layout(self._store, row, layout, report)
         return report
 
     def _node(self) -> healer.NodeToHeal:
-        return healer.NodeToHeal.of_host(self._host.placed, self._host.providers(), self._host.complete)
+        return healer.NodeToHeal.of_host(self._host.placed, self._host.providers(), self._host.state().complete)
 
     def _heal(self) -> Healing:
         healing = self._healer.attempt(self._node)

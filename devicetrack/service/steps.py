@@ -329,7 +329,7 @@ class Steps:
     def _wanted(self, flavor: Any, allocations: Any) -> Mapping[str, Any] | DeviceRequest:
         """What a claim asks for on this host."""
         if allocations is None:
-            return DeviceRequest.from_extra_specs(flavor.get('extra_specs', {}), aliases=self._manager.aliases)
+            return DeviceRequest.from_extra_specs(flavor.get('extra_specs', {}), aliases=self._manager.state().aliases)
         wanted: Mapping[str, Any] | DeviceRequest = allocations if 'versioned_object.name' not in allocations \
             else DeviceRequest.obj_from_primitive(allocations)
         return wanted

@@ -24,12 +24,12 @@ class PlacedService(service.Service):
 
     def _began(self) -> None:
         self._node = NodeReporter.from_conf(self._conf, self._manager, self._manager.store)
-        self._leftovers = HostLeftovers(self._manager.store, self._manager.host_uuid)
+        self._leftovers = HostLeftovers(self._manager.store, self._manager.state().host_uuid)
         self._allocations = allocations.AllocationClient.from_conf(self._conf, self._leftovers)
         self._node.start()
         # Instances from before the placement service.
         [root] = [provider.uuid for provider in self._manager.providers() if provider.parent_uuid is None]
-        records = self._store.records_of_host(self._manager.host_uuid)
+        records = self._store.records_of_host(self._manager.state().host_uuid)
         for consumer, share in expected.shares(records, root, tree.NESTED).items():
             if not self._allocations.get(consumer).exists:
                 self._allocations.spawn(consumer, share.held, PROJECT, USER)

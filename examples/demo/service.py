@@ -222,7 +222,7 @@ class Service:
     def _request(self, flavor: Flavor, chosen: Chosen | None) -> Any:
         """The request to the library: the choice of a scheduler, or the devices of the instance's flavor."""
         if chosen is None:
-            return devicetrack.DeviceRequest.from_extra_specs(flavor.extra_specs, aliases=self._manager.aliases)
+            return devicetrack.DeviceRequest.from_extra_specs(flavor.extra_specs, aliases=self._manager.state().aliases)
         return {provider: {'resources': amounts} for provider, amounts in chosen.items()}
 
     def _delete(self, instance: Instance) -> None:

@@ -318,7 +318,7 @@ class World(fixtures.Fixture):
         self._blank = {name: memory.of(host.manager) for name, host in self.hosts.items()}
         for name, host in self.hosts.items():
             self.start(name)
-            host.uuid = host.manager.host_uuid
+            host.uuid = host.manager.state().host_uuid
 
     # -- points -------------------------------------------------------------------------------------------------------
 

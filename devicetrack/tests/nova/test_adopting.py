@@ -308,7 +308,7 @@ class AdoptTestCase(HostTestCase):
     def cordons(self, manager: ClaimManager) -> dict[str, str]:
         """The reasons of the cordons, by namespace."""
         return {target.name: causes[vocabulary.CORDONED].detail for target, causes in withheld.load(
-            manager.store, manager.host_uuid).items() if vocabulary.CORDONED in causes}
+            manager.store, manager.state().host_uuid).items() if vocabulary.CORDONED in causes}
 
     def cordoned(self, manager: ClaimManager) -> set[str]:
         """The namespaces that the command keeps from everybody."""

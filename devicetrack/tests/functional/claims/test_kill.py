@@ -59,7 +59,8 @@ class KillTestCase(base.TestCase):
 
     def check(self, manager):
         """Every device is owned by a recorded instance or free, and none is unknown."""
-        owners = {record.identifier: record.instance_uuid for record in self.store.records_of_host(manager.host_uuid)}
+        owners = {record.identifier: record.instance_uuid
+                  for record in self.store.records_of_host(manager.state().host_uuid)}
         units = {device.identifier: device for device in vars(manager)['_running'].ledger.now.states()}
         self.assertEqual(set(NAMES), set(units))
         for name, unit in units.items():
@@ -78,9 +79,9 @@ class KillTestCase(base.TestCase):
             manager = self.restarted()
             self.check(manager)
             self.service.known = {record.instance_uuid: 'deleted'
-                                  for record in self.store.records_of_host(manager.host_uuid)}
+                                  for record in self.store.records_of_host(manager.state().host_uuid)}
             manager.update_available_resource(self.context, 'host')
             manager.wait_for_wipes()
             self.check(manager)
-            self.assertEqual([], self.store.records_of_host(manager.host_uuid))
+            self.assertEqual([], self.store.records_of_host(manager.state().host_uuid))
             manager.close()

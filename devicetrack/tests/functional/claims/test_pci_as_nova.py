@@ -165,7 +165,7 @@ class AsNovaTestCase(base.TestCase):
             return {self.uuid_of(host, name): {'resources': {more['class']: amount}}
                     for name, amount in allocated.items()}
         request = DeviceRequest.from_extra_specs(
-            specs, nodes, aliases=host.manager.aliases,
+            specs, nodes, aliases=host.manager.state().aliases,
             image_properties=None if image is None else {'hw_pci_numa_affinity_policy': image})
         if self.way == 'request' or not request.wanted:
             return request

@@ -181,7 +181,7 @@ class KilledResizeTestCase(QEMUTestCase):
             self.assert_others_get(*self.free())
             self.assert_runs_on(instance, new, kept)
             self.assertEqual([], self.host.audit())
-            self.assertEqual([], self.host.store.contexts(self.host.manager.host_uuid))
+            self.assertEqual([], self.host.store.contexts(self.host.manager.state().host_uuid))
 
 
 class LostStoreTestCase(QEMUTestCase):

@@ -545,8 +545,9 @@ class ServiceCleaningTestCase(base.TestCase):
     def test_another_service_of_the_host_has_the_last_word(self) -> None:
         self.start()
         self.use()
-        self.service.before['hand_out'] = lambda: self.host.store.take_epoch(self.host.manager.host_uuid, set())
-        self.service.before['check_waits'] = lambda: self.host.store.take_epoch(self.host.manager.host_uuid, set())
+        uuid = self.host.manager.state().host_uuid
+        self.service.before['hand_out'] = lambda: self.host.store.take_epoch(uuid, set())
+        self.service.before['check_waits'] = lambda: self.host.store.take_epoch(uuid, set())
         cleaning = self.host.running.service_cleaning
         self.host.manager.look_after(self.service)
         cleaning.wait()

@@ -163,7 +163,7 @@ class DrainTestCase(Draining):
         self.assertIsNone(row['reason'])
 
     def test_declarations_of_a_newer_release_are_no_proof_that_nothing_is_free(self) -> None:
-        uuid = self.free.manager.host_uuid
+        uuid = self.free.manager.state().host_uuid
         newer = api.StoredDeclaration(uuid, 'mdev', 'gpu', TYPE, '{"form": "of a newer release"}')
         self.say(self.free, json.dumps([newer._asdict()]))
         row = by_instance(self.drain())[self.vgpu.uuid]
@@ -182,7 +182,7 @@ class DrainTestCase(Draining):
         """Let a host have declared this."""
         parts = models.fleet_parts
         self.fleet.mirror.transact(lambda connection: connection.execute(sa.update(parts).where(
-            parts.c.host_uuid == host.manager.host_uuid, parts.c.part == models.DECLARATIONS).values(
+            parts.c.host_uuid == host.manager.state().host_uuid, parts.c.part == models.DECLARATIONS).values(
             document=declarations)))
 
     def test_guests_with_devices_of_the_service_are_named(self) -> None:
@@ -190,7 +190,7 @@ class DrainTestCase(Draining):
 
         def observe(connection: sa.Connection) -> None:
             row = dict(connection.execute(sa.select(devices).where(
-                devices.c.host_uuid == self.old.manager.host_uuid, devices.c.position == 0)).mappings().one())
+                devices.c.host_uuid == self.old.manager.state().host_uuid, devices.c.position == 0)).mappings().one())
             seen = {'identifier': 'x', 'status': 'observed', 'instance_uuid': 'of Nova'}
             connection.execute(sa.insert(devices), [
                 {**row, **seen, 'position': 99, 'line': json.dumps({**json.loads(row['line']), **seen})}])

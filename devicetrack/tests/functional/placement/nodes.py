@@ -64,8 +64,8 @@ class FlatHost(fixtures.Fixture):
 
     def report(self, layout: str) -> str:
         """As the service does, in another process; gives the layout that came of it."""
-        return PlacementReporter(self.direct).sync(self.manager.providers(), layout, self.manager.classes,
-                                                   self.manager.complete).layout
+        return PlacementReporter(self.direct).sync(self.manager.providers(), layout, self.manager.state().classes,
+                                                   self.manager.state().complete).layout
 
     def spawn(self, vgpu: int = 1, instance: Instance | None = None) -> Instance:
         """An instance with its guest, allocated at the node."""
@@ -93,7 +93,8 @@ class FlatHost(fixtures.Fixture):
     def heal_node(self, hypervisor: bool = True) -> healer.NodeToHeal:
         """What a heal has to know, where the hypervisor can be asked or where nothing but the record is there."""
         if hypervisor:
-            return healer.NodeToHeal.of_host(self.manager.placed, self.manager.providers(), self.manager.complete)
+            return healer.NodeToHeal.of_host(self.manager.placed, self.manager.providers(),
+                                             self.manager.state().complete)
         return healer.NodeToHeal(self.node, lambda: (self.manager.placed()[0], None))
 
     def held(self) -> dict[str, values.Resources]:

@@ -53,7 +53,7 @@ class AuditTestCase(base.TestCase):
         found = self.direct.get_inventories(self.node)
         self.direct.put_inventories(self.node, found.generation,
                                     {**found.inventories, 'VCPU': values.ClassInventory(1000)})
-        self.leftovers = HostLeftovers(self.host.manager.store, self.host.manager.host_uuid)
+        self.leftovers = HostLeftovers(self.host.manager.store, self.host.manager.state().host_uuid)
         self.allocations = AllocationClient(self.direct, leftovers=self.leftovers)
 
     def configure(self, nested: str) -> None:
@@ -64,8 +64,8 @@ class AuditTestCase(base.TestCase):
     def report(self) -> None:
         """What the host's service does, as another process."""
         manager = self.host.manager
-        PlacementReporter(self.direct).sync(manager.providers(), tree.LAYOUT_OF[self.nested], manager.classes,
-                                            manager.complete)
+        PlacementReporter(self.direct).sync(manager.providers(), tree.LAYOUT_OF[self.nested], manager.state().classes,
+                                            manager.state().complete)
 
     # -- what a service does ------------------------------------------------------------------------------------------
 
@@ -406,11 +406,11 @@ class TestMigrations(AuditTestCase):
         def look() -> auditors.HostView:
             if looks:
                 self.write(migration.uuid, self.held(migration), values.MIGRATION)
-            looks.append(auditors.HostView(self.host.manager.providers(), self.host.manager.complete,
+            looks.append(auditors.HostView(self.host.manager.providers(), self.host.manager.state().complete,
                                            *self.host.manager.placed()))
             return looks[-1]
 
-        plan, left = auditors.Auditor(self.placement.client, look, tree.NESTED, self.host.manager.classes,
+        plan, left = auditors.Auditor(self.placement.client, look, tree.NESTED, self.host.manager.state().classes,
                                       self.leftovers).plan()
         self.assertEqual((2, [], [self.instance.uuid]), (len(looks), plan, [one.consumer for one in left]))
         self.repaired(f'revert {migration.uuid}')
@@ -501,8 +501,9 @@ class TestRequests(AuditTestCase):
         guests = [self.spawn(card) for card in ('_p0', '_p1') for _guest in range(3)]
         manager = self.host.manager
         auditor = auditors.Auditor(
-            self.placement.client, lambda: auditors.HostView(manager.providers(), manager.complete, *manager.placed()),
-            tree.NESTED, manager.classes, self.leftovers)
+            self.placement.client,
+            lambda: auditors.HostView(manager.providers(), manager.state().complete, *manager.placed()),
+            tree.NESTED, manager.state().classes, self.leftovers)
         self.assertEqual([], auditor.audit())
         for differing in (0, 1, 2):
             before = len(self.placement.requests)

@@ -96,8 +96,8 @@ class TestBetween(AuditTestCase):
         rest = self.spawn('_p0')
         manager = self.host.manager
         auditor = auditors.Auditor(
-            self.direct, lambda: auditors.HostView(manager.providers(), manager.complete, *manager.placed()),
-            tree.NESTED, manager.classes, self.leftovers)
+            self.direct, lambda: auditors.HostView(manager.providers(), manager.state().complete, *manager.placed()),
+            tree.NESTED, manager.state().classes, self.leftovers)
         for number, step in enumerate(self.steps()):
             step()
             self.report()

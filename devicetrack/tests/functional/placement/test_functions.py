@@ -52,8 +52,8 @@ class FunctionsTestCase(base.TestCase):
 
     def report(self) -> str:
         manager = self.host.manager
-        return PlacementReporter(self.direct).sync(manager.providers(), self.layout, manager.classes,
-                                                   manager.complete).layout
+        return PlacementReporter(self.direct).sync(manager.providers(), self.layout, manager.state().classes,
+                                                   manager.state().complete).layout
 
     def room(self) -> dict[str, dict[str, tuple[int, int]]]:
         """By provider and class, how many there are, and how many are reserved."""
@@ -150,7 +150,7 @@ class HealedTestCase(FunctionsTestCase):
         other = self.spawn({self.node: {**CPU, DISK: 1}})
         manager = self.host.manager
         done = Healer(self.placement.client, attempts=5).heal(healer.NodeToHeal.of_host(
-            manager.placed, manager.providers(), manager.complete))
+            manager.placed, manager.providers(), manager.state().complete))
         self.assertEqual(healer.Healing(healer.HEALED, tuple(sorted((one.uuid, other.uuid)))), done)
         for instance in (one, other):
             expected: dict[str, dict[str, int]] = {self.node: CPU}
@@ -179,7 +179,8 @@ class OfTheKindTestCase(base.TestCase):
 
     def test_every_card_has_its_classes_and_traits_at_the_provider_that_is_there(self) -> None:
         manager = self.host.manager
-        PlacementReporter(self.direct).sync(manager.providers(), tree.NESTED, manager.classes, manager.complete)
+        PlacementReporter(self.direct).sync(manager.providers(), tree.NESTED, manager.state().classes,
+                                            manager.state().complete)
         there = {one.name.removeprefix(f'{self.name}_'): one.uuid for one in self.direct.get_tree(self.node)}
         self.assertEqual({self.name, *(address.upper() for address in (
             *self.host.disks, self.host.card, self.host.network_card, *self.host.pair))}, set(there))

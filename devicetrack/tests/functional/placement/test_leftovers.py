@@ -40,7 +40,7 @@ class LeftoversTestCase(base.TestCase):
 
     def begin(self) -> None:
         """What the service makes after each start of its manager."""
-        self.leftovers = HostLeftovers(self.host.manager.store, self.host.manager.host_uuid)
+        self.leftovers = HostLeftovers(self.host.manager.store, self.host.manager.state().host_uuid)
         self.client = AllocationClient(self.world.placement.client, leftovers=self.leftovers)
 
     def is_completed(self, migration_uuid: str) -> bool | None:
@@ -70,7 +70,7 @@ class TestKilled(LeftoversTestCase):
         config_file = programs.write_configuration(
             self.temp_dir(), self.host.conf, '[placement]', 'auth_type = admin_token',
             f'endpoint = {self.world.placement.url}', f'token = {placements.TOKEN}')
-        process = processes.Process(ending.__name__, self.how, config_file, self.host.manager.host_uuid,
+        process = processes.Process(ending.__name__, self.how, config_file, self.host.manager.state().host_uuid,
                                     *self.ends)
         self.world.proxy.before_next(self.method, '/allocations', process.kill, self.loss)
         process.communicate()

@@ -273,7 +273,8 @@ class TestDocumentedCode(base.TestCase):
             host.machine.declare(MigrationType('mdev', 'p0', 'nvidia-35', Attribute(version)))
             host.audit()
             manager = host.manager
-            PlacementReporter(self.direct).sync(manager.providers(), tree.FLAT, manager.classes, manager.complete)
+            PlacementReporter(self.direct).sync(manager.providers(), tree.FLAT, manager.state().classes,
+                                                manager.state().complete)
 
     def found(self, source: str) -> set[str]:
         """The versions of the hosts to which a guest of this version may go."""
@@ -297,7 +298,7 @@ class TestDocumentedCode(base.TestCase):
         host = self.hosts['2.0.0']
         host.machine.declare(MigrationType('mdev', 'p0', 'nvidia-35', Attribute('2.1.7')))
         host.audit()
-        report = PlacementReporter(self.direct).sync(host.manager.providers(), tree.FLAT, host.manager.classes)
+        report = PlacementReporter(self.direct).sync(host.manager.providers(), tree.FLAT, host.manager.state().classes)
         [change] = report.changes
         assert change.before is not None and change.after is not None
         self.assertEqual({'CUSTOM_MIG_MDEV_NVIDIA_35_V2_1'}, change.after.traits - change.before.traits)

@@ -129,7 +129,7 @@ class TestManual(NodeTestCase):
         service = self.service('manual')
         service.start()
         healer.Healer(self.placement.client).heal(self.world.heal_node())
-        self.world.host.store.set_nested(self.world.manager.host_uuid, healer.VERSION, 1)
+        self.world.host.store.set_nested(self.world.manager.state().host_uuid, healer.VERSION, 1)
         service.report()
         self.assertEqual(NESTED, self.world.room())
         self.world.delete(instance)
@@ -159,7 +159,7 @@ class TestRefusedInPart(NodeTestCase):
 class TestTakenOver(NodeTestCase):
     def test_the_layout_is_recorded_by_the_newest_manager_alone(self) -> None:
         service = self.service('at_start')
-        self.world.host.store.take_epoch(self.world.manager.host_uuid)
+        self.world.host.store.take_epoch(self.world.manager.state().host_uuid)
         self.assertIsNone(service.start().report)
         self.assertFalse(self.is_marked)
         self.assertRaises(exception.HostTakenOver, service.report)

@@ -57,8 +57,8 @@ class SyncTestCase(base.TestCase):
     def report(self) -> Any:
         """What the host's service reports, as another process."""
         manager = self.host.manager
-        return PlacementReporter(self.direct).sync(manager.providers(), tree.LAYOUT_OF[self.nested], manager.classes,
-                                                   manager.complete)
+        return PlacementReporter(self.direct).sync(manager.providers(), tree.LAYOUT_OF[self.nested],
+                                                   manager.state().classes, manager.state().complete)
 
     def said(self) -> dict[str, dict[str, values.ClassInventory]]:
         root = self.direct.find_provider(self.name)

@@ -43,7 +43,7 @@ class CheckTestCase(base.TestCase):
         return found['result'], found['details'].removesuffix(f': {self.world.name}')
 
     def mark(self) -> None:
-        self.world.host.store.set_nested(self.world.host.manager.host_uuid, healer.VERSION, 1)
+        self.world.host.store.set_nested(self.world.host.manager.state().host_uuid, healer.VERSION, 1)
 
 
 class TestPlacement(CheckTestCase):

@@ -145,8 +145,8 @@ class TwoKindsTestCase(hosts.FunctionsTestCase):
 
     def assigned(self, device: InventoryDevice) -> DeviceAssignment:
         return DeviceAssignment.from_record(Record(
-            self.compute.manager.host_uuid, device.kind, device.identifier, fixtures.Instance().uuid, None,
-            vocabulary.CURRENT, vocabulary.RELEASING, 0, 'other', 4, self.compute.manager.host_uuid,
+            self.compute.manager.state().host_uuid, device.kind, device.identifier, fixtures.Instance().uuid, None,
+            vocabulary.CURRENT, vocabulary.RELEASING, 0, 'other', 4, self.compute.manager.state().host_uuid,
             device.resource_class, device.parent, None, device.details, 0))
 
     def test_functions_wait_for_the_foreign_guest_that_is_to_have_their_card(self) -> None:

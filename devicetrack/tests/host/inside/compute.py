@@ -344,7 +344,7 @@ class Orders:
     def show(self, instance: str) -> dict[str, Any]:
         """One instance's rows and definitions."""
         rows = [[record.kind, record.identifier, record.role, record.state]
-                for record in self.store.records_of_instance(self.manager.host_uuid, instance)]
+                for record in self.store.records_of_instance(self.manager.state().host_uuid, instance)]
         resources = self.manager.resources_of(instance)
         found: dict[str, Any] = {'rows': rows, 'resources': resources.obj_to_primitive(), 'live': None, 'defined': None}
         with contextlib.suppress(libvirt.libvirtError):
@@ -372,7 +372,7 @@ class Orders:
         rows: list[list[str]] = []
         with contextlib.suppress(exception.NotReady):
             rows = [[record.kind, record.identifier, record.instance_uuid, record.role, record.state]
-                    for record in self.store.records_of_host(self.manager.host_uuid)]
+                    for record in self.store.records_of_host(self.manager.state().host_uuid)]
         return {'rows': rows, 'mdevs': sorted(os.listdir(directory)) if os.path.isdir(directory) else [],
                 'defined': sorted(os.path.basename(path) for path in glob.glob('/etc/mdevctl.d/*/*')
                                   if os.path.isfile(path)),

@@ -64,7 +64,7 @@ class AliasesTestCase(base.TestCase):
     def test_are_not_read_by_a_driver_without_any(self) -> None:
         host = self.host(None)
         self.assertEqual([PMEM], self.claim(host, 'tape:1', pmem=1))
-        self.assertIsNone(host.manager.aliases)
+        self.assertIsNone(host.manager.state().aliases)
 
     def test_the_policy_of_an_image_counts(self) -> None:
         host = self.host({'one': PCIAlias('one', (PCIChoice(PMEM),), 'preferred')})
@@ -82,4 +82,4 @@ class AliasesTestCase(base.TestCase):
             host.wait()
 
     def test_are_for_services_that_make_requests(self) -> None:
-        self.assertEqual(ALIASES, self.host(ALIASES).manager.aliases)
+        self.assertEqual(ALIASES, self.host(ALIASES).manager.state().aliases)

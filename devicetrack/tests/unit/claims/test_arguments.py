@@ -60,7 +60,8 @@ MIGRATION_IS_OPTIONAL = {'resize_claim', 'rebuild_claim', 'live_migration_claim'
 def trace(host):
     """All that a call could leave behind: rows, contexts, what is withheld, the ledger, the machine and its guests."""
     store, machine = host.store.store, host.machine
-    return (store.records(), store.contexts(host.manager.host_uuid), store.withheld(host.manager.host_uuid),
+    uuid = host.manager.state().host_uuid
+    return (store.records(), store.contexts(uuid), store.withheld(uuid),
             sorted(host.running.ledger.now.states(), key=repr), host.running.rows.doubts, host.running.gate.report_only,
             dict(machine.devices), dict(machine.contents), copy.deepcopy(machine.domains))
 
@@ -173,7 +174,7 @@ class OtherArgumentsTestCase(HostTestCase):
             self.refused(where, adopt, None, instance, [wrong])
 
     def test_allocations_are_a_mapping_of_mappings(self):
-        root = self.host.manager.host_uuid
+        root = self.host.manager.state().host_uuid
         hostile: Any = (0, '', False, [], (), 7, 'VGPU', object(), [(root, {})])
         for wrong in hostile:
             self.refused('allocations', self.host.manager.instance_claim, None, Instance(), 'host', wrong)
@@ -185,14 +186,14 @@ class OtherArgumentsTestCase(HostTestCase):
                          {root: {'resources': {PMEM: amount}}})
 
     def test_an_amount_of_another_type_is_refused_after_the_same_number_was_claimed(self):
-        root = self.host.manager.host_uuid
+        root = self.host.manager.state().host_uuid
         self.host.claim(Instance(), {root: {'resources': {PMEM: 1}}}).abort()
         for amount in (True, 1.0):
             self.refused(f'allocations[{root}][{PMEM}]', self.host.claim, Instance(),
                          {root: {'resources': {PMEM: amount}}})
 
     def test_the_image_of_each_instance_is_read_after_an_equal_claim_too(self):
-        root = self.host.manager.host_uuid
+        root = self.host.manager.state().host_uuid
         allocations = {root: {'resources': {PMEM: 1}}}
         self.host.claim(Instance(), allocations).abort()
         wrong: Any = Instance()
@@ -204,7 +205,7 @@ class OtherArgumentsTestCase(HostTestCase):
         self.host.claim(Instance(), allocations).abort()
 
     def test_an_equal_claim_goes_by_the_flavor_that_it_has_now(self):
-        root = self.host.manager.host_uuid
+        root = self.host.manager.state().host_uuid
         allocations = {root: {'resources': {PMEM: 1}}}
         for labels in ('4GB', '4GB,4GB', '4GB'):
             instance = Instance(flavor=types.SimpleNamespace(extra_specs={'hw:pmem': labels}))
@@ -214,7 +215,7 @@ class OtherArgumentsTestCase(HostTestCase):
                 self.refused('allocations', self.host.claim, instance, allocations)
 
     def test_more_different_claims_than_are_remembered(self):
-        root = self.host.manager.host_uuid
+        root = self.host.manager.state().host_uuid
         for number in (*range(250), 0):
             self.host.claim(Instance(), {root: {'resources': {PMEM: 1, f'CUSTOM_{number}': 1}}}).abort()
         self.assertLessEqual(len(self.host.running.views._read_demands[1]), 100)
@@ -228,7 +229,7 @@ class OtherArgumentsTestCase(HostTestCase):
             self.assertEqual(before, trace(self.host))
 
     def test_extra_specs_of_a_flavor_are_texts_by_name(self):
-        root = self.host.manager.host_uuid
+        root = self.host.manager.state().host_uuid
         hostile: Any = (7, {7: '1'}, [('hw:pmem', '4GB')])
         for wrong in hostile:
             self.refused('flavor.extra_specs', self.host.claim,
@@ -300,7 +301,7 @@ class HostileArgumentsTestCase(base.TestCase):
                 hosts[0].resize(hosts[0].spawn(pmem=1), pmem=1)
                 hosts.extend([guest, trace(hosts[0])])
             host, guest, before = hosts
-            root = host.manager.host_uuid
+            root = host.manager.state().host_uuid
             name = data.draw(st.sampled_from(sorted(CALLS)))
             instance = data.draw(HOSTILE | hostile_object(
                 uuid=data.draw(st.sampled_from([guest.uuid, A_UUID])), flavor=types.SimpleNamespace(extra_specs={}),

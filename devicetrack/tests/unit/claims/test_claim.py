@@ -132,7 +132,7 @@ class StrictInstanceTestCase(HostTestCase):
         self.assertRaises(AttributeError, host.resize, instance, pmem=1)
         self.assertEqual(before, [(row.identifier, row.role, row.state, row.migration_uuid) for row in host.records()])
         self.assertEqual({'d0': 'active', 'd1': FREE}, host.states())
-        self.assertEqual([], host.store.contexts(host.manager.host_uuid))
+        self.assertEqual([], host.store.contexts(host.manager.state().host_uuid))
         host.resize(guest, pmem=1)
 
 

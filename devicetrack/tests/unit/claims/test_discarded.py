@@ -143,7 +143,7 @@ class DiscardedLedgerTestCase(base.TestCase):
         # The start anew may be the one that gives the device back by now.
         with contextlib.suppress(exception.StartIsOver, exception.DeviceBusy):
             host.manager.drop_move_claim_at_dest(host.context, instance, migration)
-        self.assertEqual([], host.store.contexts(host.manager.host_uuid))
+        self.assertEqual([], host.store.contexts(host.manager.state().host_uuid))
         self.assertIsNone(host.running.rows.known.context(instance.uuid))
 
     def test_who_waits_for_a_start_that_fails_gets_its_error(self) -> None:

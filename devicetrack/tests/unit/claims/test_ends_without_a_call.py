@@ -67,7 +67,7 @@ class BeforeMoveTestCase(RegionTestCase):
         self.one.resize(instance, migration=migration)
         self.one.machine.stop_guest(instance.uuid)
         self.one.boot(instance)
-        self.assertEqual([], self.one.store.contexts(self.one.manager.host_uuid))
+        self.assertEqual([], self.one.store.contexts(self.one.manager.state().host_uuid))
         migration.status = 'error'
         self.assertEqual([], region.audit())
         self.assertEqual([('d0', 'current', 'active')], region.rows(instance)['one'])

@@ -186,7 +186,7 @@ class MoveTestCase(test_moving.RegionTestCase):
                 self.one.restart()
             region.audit()
             self.assertEqual(before, region.rows(instance))
-            self.assertEqual([], self.one.store.contexts(self.one.manager.host_uuid))
+            self.assertEqual([], self.one.store.contexts(self.one.manager.state().host_uuid))
 
     def test_a_second_claim_of_the_migration_stays(self):
         region = self.region(devices=3)

@@ -129,7 +129,7 @@ class ForgottenTestCase(test_moving.RegionTestCase):
         instance, _migration = self.forgotten(region)
         self.assertEqual(([], CLAIMED), (self.kinds(), region.rows(instance)['two']))
         self.assertEqual(([], NOTHING, ALL_FREE), (self.kinds(), region.rows(instance), self.two.states()))
-        self.assertEqual([], self.two.store.contexts(self.two.manager.host_uuid))
+        self.assertEqual([], self.two.store.contexts(self.two.manager.state().host_uuid))
 
     def test_so_does_the_second_audit_after_a_start(self):
         region = self.region(devices=2)

@@ -202,7 +202,7 @@ class ConditionTestCase(HistoryTestCase):
         self.assertIsNone(self.of_device('p0')[-1].event.instance_uuid)
 
     def test_what_was_asked_by_a_command_is_of_its_request(self) -> None:
-        request = operator_requests.make(self.host.manager.host_uuid, operator_requests.CORDON, kind='vpmem',
+        request = operator_requests.make(self.host.manager.state().host_uuid, operator_requests.CORDON, kind='vpmem',
                                          scope='device', name='d0', reason='firmware')
         self.host.store.add_operator_request(request)
         self.host.audit()
@@ -267,7 +267,7 @@ class TrimTestCase(HistoryTestCase):
 
     def keep(self, **options: int) -> audit.History:
         conf = types.SimpleNamespace(**{'history_days': 400, 'history_events': 1000, **options})
-        return audit.History(ThisHost(Endpoint('host', 'host'), self.host.manager.host_uuid, self.host.driver,
+        return audit.History(ThisHost(Endpoint('host', 'host'), self.host.manager.state().host_uuid, self.host.driver,
                                       self.host.store, ServiceView(None), conf, Metering()))
 
     def fill(self, count: int) -> None:

@@ -27,7 +27,7 @@ class MovesTestCase(base.TestCase):
 
     def of(self, host: Any) -> list[StoredEvent]:
         return [one for one in host.store.store.events_of_instance(self.instance.uuid)
-                if one.event.host_uuid == host.manager.host_uuid]
+                if one.event.host_uuid == host.manager.state().host_uuid]
 
     def check(self, migration: Any, left: list[str], there: list[str]) -> None:
         """Compare what happened at the source since the guest started there, and at the destination."""

@@ -229,19 +229,19 @@ class TestProviders(base.TestCase):
         self.assertEqual(expected, counted(self.host.manager.providers()))
         self.host.restart()
         self.assertEqual(expected, counted(self.host.manager.providers()))
-        self.assertTrue(self.host.manager.complete)
+        self.assertTrue(self.host.manager.state().complete)
 
     def test_of_what_could_not_be_read_stay_as_they_were(self) -> None:
         before = self.host.manager.providers()
         self.host.machine.unknown_kinds[fake.MDEV] = 'libvirt failed'
         self.host.audit()
-        self.assertEqual((before, False), (self.host.manager.providers(), self.host.manager.complete))
+        self.assertEqual((before, False), (self.host.manager.providers(), self.host.manager.state().complete))
         self.host.restart()
         self.assertEqual(({'node': {PMEM: (1, 0)}}, False),
-                         (counted(self.host.manager.providers()), self.host.manager.complete))
+                         (counted(self.host.manager.providers()), self.host.manager.state().complete))
         self.host.machine.clear()
         self.host.audit()
-        self.assertEqual((before, True), (self.host.manager.providers(), self.host.manager.complete))
+        self.assertEqual((before, True), (self.host.manager.providers(), self.host.manager.state().complete))
 
     def test_that_a_service_calls_the_same_are_one(self) -> None:
         found = [Count(ROOT, VGPU, 2, 1, '', 'mdev', 'p0'),

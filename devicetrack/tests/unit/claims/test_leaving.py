@@ -46,7 +46,7 @@ class HostTestCase(base.TestCase):
 
     def check_it_is_undone(self) -> None:
         self.assertEqual([('d0', 'current', None)], self.roles())
-        self.assertEqual([], self.host.store.contexts(self.host.manager.host_uuid))
+        self.assertEqual([], self.host.store.contexts(self.host.manager.state().host_uuid))
         self.assertEqual(((), []), (self.host.running.rows.doubts, self.remembered()))
         self.host.machine.stop_guest(self.instance.uuid)
         self.host.manager.realize(self.context, self.instance)

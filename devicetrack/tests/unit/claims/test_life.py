@@ -278,7 +278,7 @@ class SettledDoubtTestCase(HostTestCase):
         self.wait(host)
         self.assertEqual([('d0', 'current', 'active', None)], [
             (record.identifier, record.role, record.state, record.migration_uuid) for record in host.records()])
-        self.assertEqual([], host.store.contexts(host.manager.host_uuid))
+        self.assertEqual([], host.store.contexts(host.manager.state().host_uuid))
 
     def test_of_a_claim_that_did_not_happen_there_is_nothing_to_give_back(self):
         host, instance = self.claim(lambda store: store.lose_commit())

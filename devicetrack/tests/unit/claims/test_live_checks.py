@@ -471,7 +471,7 @@ class StoredTestCase(LiveTestCase):
         self.one.audit()
         self.assertEqual(at_start, store.calls['set_declarations'])
         self.declare(self.one, '2.1.0', 'a')
-        rows = store.declarations_of_host(self.one.manager.host_uuid)
+        rows = store.declarations_of_host(self.one.manager.state().host_uuid)
         self.assertEqual(['a', 'b', 'region0'], [row.parent for row in rows])
         self.assertEqual(at_start + 1, store.calls['set_declarations'])
         self.one.restart()

@@ -186,9 +186,9 @@ class WrongTypeTestCase(base.TestCase):
         host = self.useFixture(fixtures.Host(devices=4, parents={'p0': 2}))
         instance = host.spawn(pmem=1)
         host.manager.operator.cordon('vpmem', 'd3')
-        request = operator_requests.make(host.manager.host_uuid, operator_requests.REPAIR, accept=False)
+        request = operator_requests.make(host.manager.state().host_uuid, operator_requests.REPAIR, accept=False)
         host.store.store.add_operator_request(request)
-        uuid = host.manager.host_uuid
+        uuid = host.manager.state().host_uuid
         host.store.store.add_leftover(uuid, Leftover(Instance().uuid, 'move', 'confirm', '{}'))
         store: Any = host.store.store
         with sqlite3.connect(store.path) as connection:

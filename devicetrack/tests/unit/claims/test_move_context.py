@@ -31,7 +31,7 @@ class ServiceTracksTestCase(test_moving.RegionTestCase):
         claim = getattr(self.two.manager, kind)
         claim(None, instance, 'two', fixtures.a_request(pmem=1), region.migration(instance, 'two'), **theirs)
         self.two.restart()
-        stored = self.two.store.store.context(self.two.manager.host_uuid, instance.uuid)
+        stored = self.two.store.store.context(self.two.manager.state().host_uuid, instance.uuid)
         assert stored is not None
         return instance.migration_context, MigrationContext.obj_from_primitive(json.loads(stored.context))
 

@@ -90,7 +90,7 @@ class RefusedTestCase(test_moving.RegionTestCase):
         rows = self.one.records(instance)
         self.one.store.write(Changes(update=tuple(
             Update(row, row._replace(generation=row.generation + 1)) for row in rows[:1]), contexts=(
-                ContextChange(self.one.manager.host_uuid, instance.uuid, migration.uuid, 'no JSON'),)))
+                ContextChange(self.one.manager.state().host_uuid, instance.uuid, migration.uuid, 'no JSON'),)))
         migration.status = 'another'
         error = self.assertRaises(exception.MalformedObject, self.one.boot, instance)
         self.assertIn(instance.uuid, str(error))
@@ -106,7 +106,7 @@ class UndoneTestCase(test_moving.RegionTestCase):
         self.assertEqual([('d0', 'old', 'active')], region.rows(instance)['one'])
         claim.abort()
         self.assertEqual(before, region.rows(instance))
-        self.assertEqual([], self.one.store.contexts(self.one.manager.host_uuid))
+        self.assertEqual([], self.one.store.contexts(self.one.manager.state().host_uuid))
 
     def test_a_claim_that_is_named_without_its_migration_is_undone_in_full(self):
         region = self.region()
@@ -116,7 +116,7 @@ class UndoneTestCase(test_moving.RegionTestCase):
                                               region.migration(instance, 'one'))
         self.one.manager.abort_instance_claim(None, instance, claim.claim_id)
         self.assertEqual(before, region.rows(instance))
-        self.assertEqual([], self.one.store.contexts(self.one.manager.host_uuid))
+        self.assertEqual([], self.one.store.contexts(self.one.manager.state().host_uuid))
 
     def test_what_was_given_up_before_an_abort_stays_given_up(self):
         region = self.region()
@@ -237,7 +237,7 @@ class DropTestCase(test_moving.RegionTestCase):
         region.resize(instance, 'one', pmem=1)
         self.one.machine.delete_guest(instance.uuid)
         self.one.manager.release(None, instance)
-        self.assertEqual([], self.one.store.contexts(self.one.manager.host_uuid))
+        self.assertEqual([], self.one.store.contexts(self.one.manager.state().host_uuid))
 
     def test_a_move_that_goes_on_decides_whatever_becomes_of_another(self):
         region = self.region(devices=3)
@@ -275,7 +275,7 @@ class FinishEvacuationTestCase(test_moving.RegionTestCase):
             instance, migration = self.evacuated(region)
             self.two.manager.finish_evacuation(None, instance, 'two', migration if named else None)
             self.assertEqual([('d0', 'current', 'active')], region.rows(instance)['two'])
-            self.assertEqual((['d0'], self.two.manager.host_uuid),
+            self.assertEqual((['d0'], self.two.manager.state().host_uuid),
                              ([one.identifier for one in instance.resources], instance.resources.host_uuid))
             self.assertIsNone(instance.migration_context)
 

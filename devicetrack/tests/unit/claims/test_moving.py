@@ -53,7 +53,7 @@ class ResizeTestCase(RegionTestCase):
         self.assertEqual((b'', FREE), (self.one.machine.read(D0), self.one.states()['d0']))
         self.assertEqual([], region.audit())
         self.assertEqual([('d0', 'current', 'active'), ('d1', 'current', 'active')], region.rows(instance)['two'])
-        self.assertEqual([], self.two.store.contexts(self.two.manager.host_uuid))
+        self.assertEqual([], self.two.store.contexts(self.two.manager.state().host_uuid))
         self.assertEqual({None}, {record.migration_uuid for record in self.two.records(instance)})
 
     def test_there_and_back(self):
@@ -95,7 +95,7 @@ class ResizeTestCase(RegionTestCase):
         migration = region.migration(instance, 'two')
         self.assertRaises(exception.NoFit, self.two.resize, instance, 1, 0, migration)
         self.assertEqual((before, None), (region.rows(instance), instance.migration_context))
-        self.assertEqual([], self.two.store.contexts(self.two.manager.host_uuid))
+        self.assertEqual([], self.two.store.contexts(self.two.manager.state().host_uuid))
         self.assertEqual(['d0', 'd1'], sorted(record.identifier for record in self.two.records(other)))
 
     def test_a_block_that_fails_gives_back_what_the_claim_took(self):
@@ -110,7 +110,7 @@ class ResizeTestCase(RegionTestCase):
             rows = region.rows(instance)
             self.assertEqual(before, rows)
             self.assertIsNone(instance.migration_context)
-            self.assertEqual([], host.store.contexts(host.manager.host_uuid))
+            self.assertEqual([], host.store.contexts(host.manager.state().host_uuid))
             region.delete(instance)
 
     @staticmethod
@@ -278,7 +278,7 @@ class SameHostTestCase(RegionTestCase):
         region.confirm(instance, migration)
         self.assertEqual([('d1', 'current', 'active')], region.rows(instance)['one'])
         self.assertEqual((b'', FREE), (self.one.machine.read(D0), self.one.states()['d0']))
-        self.assertEqual([], self.one.store.contexts(self.one.manager.host_uuid))
+        self.assertEqual([], self.one.store.contexts(self.one.manager.state().host_uuid))
         region.confirm(instance, migration)
         self.assertEqual([('d1', 'current', 'active')], region.rows(instance)['one'])
         self.assertEqual([], region.audit())
@@ -357,7 +357,7 @@ class SameHostTestCase(RegionTestCase):
             self.assertRaises(exception.OutcomeUnknown, region.resize, instance, 'one', 1)
             region.audit()
             self.assertEqual([('d0', 'current', 'active')], region.rows(instance)['one'])
-            self.assertEqual([], self.one.store.contexts(self.one.manager.host_uuid))
+            self.assertEqual([], self.one.store.contexts(self.one.manager.state().host_uuid))
             self.assertEqual([], region.audit())
             region.confirm(instance, region.resize(instance, 'one', pmem=1))
 
@@ -613,12 +613,12 @@ class ContextTestCase(RegionTestCase):
         instance = region.spawn('one', pmem=1)
         migration = region.migration(instance, 'two')
         self.two.resize(instance, pmem=2, migration=migration)
-        stored = self.two.store.context(self.two.manager.host_uuid, instance.uuid)
+        stored = self.two.store.context(self.two.manager.state().host_uuid, instance.uuid)
         assert stored is not None
         self.assertEqual(migration.uuid, stored.migration_uuid)
         read = MigrationContext.obj_from_primitive(json.loads(stored.context))
         self.assertEqual((1, 2), (len(read.old_resources), len(read.new_resources)))
-        self.assertEqual(self.one.manager.host_uuid, read.old_resources.host_uuid)
+        self.assertEqual(self.one.manager.state().host_uuid, read.old_resources.host_uuid)
         self.assertEqual(instance.migration_context.obj_to_primitive(), read.obj_to_primitive())
 
     def test_what_an_instance_had_before_another_move_is_not_what_it_has_when_this_one_is_undone(self):

@@ -160,7 +160,7 @@ class MoveTestCase(NarrowingTestCase):
         fields = self.narrow(claim, 1)
         self.assertEqual({'migration_context'}, set(fields))
         self.assertEqual(['near0'], self.names(self.instance.migration_context.new_resources))
-        stored = self.host.store.store.context(self.host.manager.host_uuid, self.instance.uuid)
+        stored = self.host.store.store.context(self.host.manager.state().host_uuid, self.instance.uuid)
         assert stored is not None
         self.assertEqual(self.instance.migration_context.obj_to_primitive(), json.loads(stored.context))
         self.assertEqual([('near0', vocabulary.INCOMING, migration.uuid)], [

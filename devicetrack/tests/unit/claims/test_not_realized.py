@@ -304,7 +304,7 @@ class UsedByOthersTestCase(HostTestCase):
         with self.assertRaises(exception.NoFit), \
                 self.here.manager.rebuild_claim(None, instance, self.here.name, request, migration=migration):
             self.here.manager.realize(None, instance)
-        self.assertEqual(([], []), (self.here.records(), self.here.store.contexts(self.here.manager.host_uuid)))
+        self.assertEqual(([], []), (self.here.records(), self.here.store.contexts(self.here.manager.state().host_uuid)))
 
     def test_a_claim_that_is_given_back_never_wipes_it(self) -> None:
         claim = self.here.claim(Instance(), pmem=1)

@@ -36,14 +36,14 @@ class LaterClaimTestCase(base.TestCase):
         self.host.manager.drop_move_claim_at_dest(self.context, self.instance, self.migration)
         self.claim(self.after)
         rows, context = self.host.records(), self.instance.migration_context
-        stored = self.host.store.contexts(self.host.manager.host_uuid)
+        stored = self.host.store.contexts(self.host.manager.state().host_uuid)
         if self.how == 'abort':
             fields = first.abort()
         else:
             fields = self.host.manager.abort_instance_claim(self.context, self.instance, first.claim_id,
                                                             self.migration.uuid)
         self.assertEqual(({}, rows, stored), (fields, self.host.records(),
-                                              self.host.store.contexts(self.host.manager.host_uuid)))
+                                              self.host.store.contexts(self.host.manager.state().host_uuid)))
         self.assertIs(context, self.instance.migration_context)
         self.host.stop_guest(self.instance.uuid)
         self.host.boot(self.instance)
@@ -190,7 +190,7 @@ class OtherContextTestCase(test_moving.RegionTestCase):
             self.moved.audit()
             self.assertEqual([], self.two.records(self.instance))
             self.two.manager.drop_move_claim_at_dest(None, self.instance, migration)
-            self.assertEqual((self.one.manager.host_uuid, before),
+            self.assertEqual((self.one.manager.state().host_uuid, before),
                              (self.instance.resources.host_uuid, [one.key for one in self.instance.resources]))
 
     def test_a_late_revert_gives_an_instance_nothing_that_it_has_given_back_since(self) -> None:

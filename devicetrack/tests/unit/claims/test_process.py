@@ -110,7 +110,7 @@ class IdentityTestCase(HostTestCase):
         uuids = []
         for _ in range(2):
             host = self.host(configuration=self.useFixture(fixtures.Configuration(path)))
-            uuids.append(host.manager.host_uuid)
+            uuids.append(host.manager.state().host_uuid)
             host.manager.close()
             host.store.close()
             os.remove(host.store.store.path)

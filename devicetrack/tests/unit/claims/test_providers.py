@@ -164,12 +164,12 @@ class LateProvidersTestCase(base.TestCase):
         host = self.start('', OTHER, parents={PARENT: 2, OTHER: 1})
         uuids = self.created.uuids
         self.assertEqual({uuids[''], uuids[OTHER]}, {one.uuid for one in host.manager.providers()})
-        self.assertIn(VGPU, host.manager.classes)
+        self.assertIn(VGPU, host.manager.state().classes)
 
     def test_without_the_node_it_is_told_of_none(self) -> None:
         host = self.start(PARENT)
         self.assertEqual([], host.manager.providers())
-        self.assertIn(PMEM, host.manager.classes)
+        self.assertIn(PMEM, host.manager.state().classes)
 
     def test_a_provider_that_may_be_the_missing_one_is_not_taken_for_another_hosts(self) -> None:
         """The service has just created it and allocates there before an audit hears of it."""

@@ -25,7 +25,7 @@ class RefusalsTestCase(base.TestCase):
         super().setUp()
         self.host = self.useFixture(fixtures.Host(devices=2, name='compute-7'))
         self.host.context = Context()
-        self.instance, self.uuid = Instance(), self.host.manager.host_uuid
+        self.instance, self.uuid = Instance(), self.host.manager.state().host_uuid
 
     def refuse(self, instance: Instance | None = None, times: int = 1, **wanted: Any) -> None:
         for _time in range(times):

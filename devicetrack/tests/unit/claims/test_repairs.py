@@ -82,14 +82,14 @@ class MoveTestCase(RepairTestCase):
         another = self.move._replace(new_owner=ANOTHER)
         for moves, owner in (([], self.owner), ([another], self.owner), ([self.move], self.claimant)):
             self.host.store.add_operator_request(operator_requests.make(
-                self.host.manager.host_uuid, operator_requests.REPAIR, accept=True, moves=moves))
+                self.host.manager.state().host_uuid, operator_requests.REPAIR, accept=True, moves=moves))
             self.host.audit()
             self.assertEqual({'d0': owner.uuid}, self.host.owners())
 
     def test_a_request_that_cannot_be_read_moves_nothing(self) -> None:
         for moves in (1, [1], [['d0', 'x']]):
             self.host.store.add_operator_request(operator_requests.make(
-                self.host.manager.host_uuid, operator_requests.REPAIR, accept=True, moves=moves))
+                self.host.manager.state().host_uuid, operator_requests.REPAIR, accept=True, moves=moves))
             self.host.audit()
         self.assertEqual({'d0': self.owner.uuid}, self.host.owners())
         answers = [operator_requests.answer_of(one) for one in self.host.store.operator_requests()]
@@ -378,7 +378,7 @@ D0_AS_TARGET = {'kind': fake.VPMEM, 'scope': 'device', 'name': 'd0'}
 class OperatorRequestTestCase(RepairTestCase):
 
     def request(self, verb: str, arguments: Any = None, text: str | None = None) -> operator_requests.Answer:
-        request = operator_requests.make(self.host.manager.host_uuid, verb, **(arguments or {}))
+        request = operator_requests.make(self.host.manager.state().host_uuid, verb, **(arguments or {}))
         if text is not None:
             request = request._replace(arguments=text)
         self.host.store.add_operator_request(request)
@@ -470,7 +470,7 @@ class OperatorRequestTestCase(RepairTestCase):
     def test_requests_that_waited_since_cordon_had_another_name(self) -> None:
         drained = self.request('drain', {**D0_AS_TARGET, 'reason': 'hot'})
         self.assertEqual((operator_requests.DONE, 'withheld: cordoned'), (drained.outcome, self.host.states()['d0']))
-        older = operator_requests.make(self.host.manager.host_uuid, 'drain', **D0_AS_TARGET, reason='')
+        older = operator_requests.make(self.host.manager.state().host_uuid, 'drain', **D0_AS_TARGET, reason='')
         self.host.store.add_operator_request(older)
         self.assertEqual(operator_requests.DONE, self.request('undrain', D0_AS_TARGET).outcome)
         self.assertEqual((operator_requests.REFUSED, FREE), (self.answer(older).outcome, self.host.states()['d0']))
@@ -503,8 +503,8 @@ class OperatorRequestTestCase(RepairTestCase):
     def test_a_bad_request_stops_neither_the_audit_nor_the_next_request(self) -> None:
         self.host.spawn(pmem=1)
         self.machine.change(D0, devpath='/dev/dax9.0')
-        first, second = (operator_requests.make(self.host.manager.host_uuid, operator_requests.REPAIR, accept=False)
-                         for _ in range(2))
+        uuid = self.host.manager.state().host_uuid
+        first, second = (operator_requests.make(uuid, operator_requests.REPAIR, accept=False) for _ in range(2))
         for request in (first, second):
             self.host.store.add_operator_request(request)
         wrong = ZeroDivisionError('a secret')
@@ -515,8 +515,9 @@ class OperatorRequestTestCase(RepairTestCase):
         self.assertNotIn('a secret', self.answer(first).text)
 
     def test_a_mistake_beside_the_work_stops_them_no_more(self) -> None:
-        first, second = (operator_requests.make(self.host.manager.host_uuid, operator_requests.CORDON, kind='vpmem',
-                                                scope='device', name=name, reason='') for name in ('d9', 'd0'))
+        uuid = self.host.manager.state().host_uuid
+        first, second = (operator_requests.make(uuid, operator_requests.CORDON, kind='vpmem', scope='device', name=name,
+                                                reason='') for name in ('d9', 'd0'))
         for request in (first, second):
             self.host.store.add_operator_request(request)
         self.host.store.before('events_of_device', ZeroDivisionError('a secret'), times=1)
@@ -533,7 +534,7 @@ class OperatorRequestTestCase(RepairTestCase):
 
     def lose_the_answer(self, verb: str, **arguments: Any) -> OperatorRequest:
         """Have the next audit carry out a request; the request still waits."""
-        request = operator_requests.make(self.host.manager.host_uuid, verb, **arguments)
+        request = operator_requests.make(self.host.manager.state().host_uuid, verb, **arguments)
         self.host.store.add_operator_request(request)
         self.host.store.before('answer_operator_request', exception.StoreUnavailable('it', 'full'))
         self.host.audit()
@@ -666,7 +667,8 @@ class OperatorRequestTestCase(RepairTestCase):
         calls = self.host.manager.operator.cordon, self.host.manager.operator.uncordon
         for verb, call, state in ((operator_requests.UNCORDON, calls[0], 'withheld: cordoned'),
                                   (operator_requests.CORDON, calls[1], FREE)):
-            earlier = operator_requests.make(self.host.manager.host_uuid, operator_requests.REPAIR, accept=False)
+            earlier = operator_requests.make(self.host.manager.state().host_uuid, operator_requests.REPAIR,
+                                             accept=False)
             self.host.store.add_operator_request(earlier)
             older = self.waiting(verb)
             # While the audit answers the earlier request, the service calls in another thread.
@@ -709,7 +711,7 @@ class OperatorRequestTestCase(RepairTestCase):
 
     def waiting(self, verb: str) -> OperatorRequest:
         """Let a request wait for the next audit."""
-        older = operator_requests.make(self.host.manager.host_uuid, verb, **D0_AS_TARGET,
+        older = operator_requests.make(self.host.manager.state().host_uuid, verb, **D0_AS_TARGET,
                                        **({'reason': ''} if verb == operator_requests.CORDON else {}))
         self.host.store.add_operator_request(older)
         return older

@@ -183,7 +183,7 @@ class LifeOfAHostTestCase(RoomsTestCase):
                  and name not in ('_driver', 'instances')]         # a service hands these in
         self.assertLess(10, len(rooms))
         self.assertEqual([], [name for name in rooms if vars(after)[name] is vars(before)[name]])
-        self.assertEqual('00000000-0000-4000-8000-000000000001', host.manager.host_uuid)
+        self.assertEqual('00000000-0000-4000-8000-000000000001', host.manager.state().host_uuid)
         self.assertEqual(set(), uuids & {provider.uuid for provider in host.manager.providers()})
         host.claim(Instance(), vgpu=1)
 

@@ -305,7 +305,7 @@ class DeepTestCase(base.TestCase):
         guest = host.spawn(pmem=1)
         host.manager.operator.cordon('vpmem', 'd1')
         [row], store = host.records(guest), host.store.store
-        [withheld] = store.withheld(host.manager.host_uuid)
+        [withheld] = store.withheld(host.manager.state().host_uuid)
         store.write(api.Changes(update=(api.Update(
             row, row._replace(details=DEEP, generation=row.generation + 1)),)))
         store.set_withheld([withheld._replace(reasons=DEEP)])
@@ -317,7 +317,7 @@ class DeepTestCase(base.TestCase):
         host = self.useFixture(fixtures.Host(devices=2))
         guest = host.spawn(pmem=1)
         migration = host.resize(guest, pmem=1)
-        store, host_uuid = host.store.store, host.manager.host_uuid
+        store, host_uuid = host.store.store, host.manager.state().host_uuid
         [context] = store.contexts(host_uuid)
         row = host.records(guest)[0]
         store.write(api.Changes(

@@ -421,7 +421,7 @@ class ForgottenContextTestCase(test_moving.RegionTestCase):
         domain.live = on_new
         self.one.machine.remove(D0)
         self.one.running.repairs.forget(D0, instance.uuid)
-        self.assertEqual([], self.one.store.contexts(self.one.manager.host_uuid))
+        self.assertEqual([], self.one.store.contexts(self.one.manager.state().host_uuid))
 
     def test_so_does_that_of_a_machine_that_is_gone(self):
         region = self.region(devices=2)

@@ -68,7 +68,7 @@ class TakenOverTestCase(test_two_managers.TwoManagersTestCase):
     def test_the_store_of_the_service_knows_too(self) -> None:
         store = self.older.store
         newer = self.start_newer()
-        self.assertRaises(exception.HostTakenOver, store.set_boot_id, newer.host_uuid, 'another')
+        self.assertRaises(exception.HostTakenOver, store.set_boot_id, newer.state().host_uuid, 'another')
         self.assertRaises(exception.HostTakenOver, self.older.state)
         self.began.end()
         for call in (store.check_epoch, self.older.state):
@@ -103,8 +103,8 @@ class ServiceStoreTestCase(base.TestCase):
         self.assertIs(store, host.manager.store)
         for _time in range(2):
             store.check_epoch()
-            store.set_boot_id(host.manager.host_uuid, 'boot')
-            instance = records.record('ns7')._replace(host_uuid=host.manager.host_uuid)
+            store.set_boot_id(host.manager.state().host_uuid, 'boot')
+            instance = records.record('ns7')._replace(host_uuid=host.manager.state().host_uuid)
             store.write(Changes(insert=(instance,)))
             store.write(Changes(delete=(instance,)))
         self.assertFalse(store.is_taken_over)

@@ -187,18 +187,18 @@ class TestKeptForPlacement(TwoManagersTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.leftover = Leftover(Instance().uuid, Instance().uuid)
-        self.leftovers = HostLeftovers(self.older.store, self.older.host_uuid)
+        self.leftovers = HostLeftovers(self.older.store, self.older.state().host_uuid)
 
     def test_no_end_of_a_move_is_noted(self) -> None:
         newer = self.start_newer()
         self.assertRaises(exception.HostTakenOver, self.leftovers.record, self.leftover)
-        self.assertEqual([], HostLeftovers(newer.store, newer.host_uuid).kept())
+        self.assertEqual([], HostLeftovers(newer.store, newer.state().host_uuid).kept())
 
     def test_no_note_is_taken_back(self) -> None:
         self.leftovers.record(self.leftover)
         newer = self.start_newer()
         self.assertRaises(exception.HostTakenOver, self.leftovers.remove, self.leftover)
-        self.assertEqual([self.leftover], HostLeftovers(newer.store, newer.host_uuid).kept())
+        self.assertEqual([self.leftover], HostLeftovers(newer.store, newer.state().host_uuid).kept())
 
     def test_the_older_manager_hears_of_it(self) -> None:
         self.start_newer()

@@ -143,7 +143,7 @@ class ReadTestCase(UnprovenTestCase):
         self.a_tenant_leaves()
         self.host.audit()
         self.settle()
-        [row] = self.host.store.store.withheld(self.manager.host_uuid)
+        [row] = self.host.store.store.withheld(self.manager.state().host_uuid)
         self.assertIn(self.why(), row.reasons)
         self.assertNotIn('it has not been read through yet', row.reasons)
 

@@ -102,7 +102,7 @@ class StartTestCase(WipesTestCase):
         instance = self.gone()
         self.host.service.known = {}
         self.let_wipes_last()
-        store, host_uuid = self.host.store.store, self.host.manager.host_uuid
+        store, host_uuid = self.host.store.store, self.host.manager.state().host_uuid
         request = operator_requests.make(host_uuid, operator_requests.RELEASE, instance_uuid=instance.uuid)
         store.add_operator_request(request)
         self.host.audit(wait=False)
@@ -112,7 +112,7 @@ class StartTestCase(WipesTestCase):
         self.assertEqual(FREE, self.host.states()['d0'])
 
     def repair_by_request(self) -> operator_requests.Answer:
-        request = operator_requests.make(self.host.manager.host_uuid, operator_requests.REPAIR, accept=False)
+        request = operator_requests.make(self.host.manager.state().host_uuid, operator_requests.REPAIR, accept=False)
         self.host.store.store.add_operator_request(request)
         self.host.audit(wait=False)
         [answered] = [one for one in self.host.store.store.operator_requests() if one.uuid == request.uuid]
@@ -538,7 +538,7 @@ class FailureTestCase(WipesTestCase):
         self.host.audit()
         self.assertEqual((FREE, []), (self.host.states()['d0'], self.host.manager.operator.withheld()))
         self.host.audit()
-        self.assertEqual([], self.host.store.store.withheld(self.host.manager.host_uuid))
+        self.assertEqual([], self.host.store.store.withheld(self.host.manager.state().host_uuid))
 
     def test_the_pauses_of_one_owner_are_not_those_of_the_next(self) -> None:
         instance = self.interrupted()
@@ -557,11 +557,11 @@ class FailureTestCase(WipesTestCase):
         self.machine.before('wipe', FULL, times=2)
         for _audit in range(3):
             self.host.audit()
-        self.assertEqual(1, len(self.host.store.store.withheld(self.host.manager.host_uuid)))
+        self.assertEqual(1, len(self.host.store.store.withheld(self.host.manager.state().host_uuid)))
         self.host.audit()                       # wiped; the process ends before the store knows that
         self.host.restart()
         self.assertEqual(({'d0': FREE, 'd1': FREE}, []), (self.host.states(), self.host.manager.operator.withheld()))
-        self.assertEqual([], self.host.store.store.withheld(self.host.manager.host_uuid))
+        self.assertEqual([], self.host.store.store.withheld(self.host.manager.state().host_uuid))
 
     def test_unknown_users_are_no_failed_try(self) -> None:
         self.interrupted()
@@ -660,7 +660,7 @@ class RetirementTestCase(WipesTestCase):
 
     def test_a_request_whose_answer_was_lost_is_done_again(self) -> None:
         self.retire()
-        request = operator_requests.make(self.host.manager.host_uuid, operator_requests.RETIRE, kind='vpmem',
+        request = operator_requests.make(self.host.manager.state().host_uuid, operator_requests.RETIRE, kind='vpmem',
                                          identifier='d0', instance_uuid=self.instance.uuid, reason='')
         self.host.store.store.add_operator_request(request)
         self.host.audit()
@@ -697,7 +697,7 @@ class RetirementTestCase(WipesTestCase):
 
     def test_a_request(self) -> None:
         store = self.host.store.store
-        request = operator_requests.make(self.host.manager.host_uuid, operator_requests.RETIRE, kind='vpmem',
+        request = operator_requests.make(self.host.manager.state().host_uuid, operator_requests.RETIRE, kind='vpmem',
                                          identifier='d0', instance_uuid=self.instance.uuid, reason='')
         store.add_operator_request(request)
         self.host.audit()

@@ -37,7 +37,7 @@ class WithheldTestCase(base.TestCase):
         return self.host.manager
 
     def rows(self) -> list[WithheldRow]:
-        return self.store.store.withheld(self.manager.host_uuid)
+        return self.store.store.withheld(self.manager.state().host_uuid)
 
     def stored(self) -> dict[tuple[str, str], dict[str, Any]]:
         """By scope and name, by reason, why."""
@@ -245,7 +245,7 @@ class CordonTestCase(WithheldTestCase):
         self.assertRaises(exception.NotReady, manager.operator.withheld)
 
     def test_what_another_release_wrote_wrongly_withholds_all_the_same(self) -> None:
-        host_uuid = self.manager.host_uuid
+        host_uuid = self.manager.state().host_uuid
         rows = [WithheldRow(host_uuid, 'mdev', 'parent', 'p0', '{', 1, 1),
                 WithheldRow(host_uuid, 'vpmem', 'device', 'd0', '[]', 1, 1)]
         self.store.store.set_withheld(rows)

@@ -43,7 +43,7 @@ class WordTestCase(base.TestCase):
         self.machine.write(key, b'precious')
 
     def leave(self, verb: str, **arguments: Any) -> OperatorRequest:
-        request = operator_requests.make(self.host.manager.host_uuid, verb, **arguments)
+        request = operator_requests.make(self.host.manager.state().host_uuid, verb, **arguments)
         self.host.store.add_operator_request(request)
         return request
 

@@ -43,7 +43,7 @@ class HistoryCommandTestCase(base.TestCase):
         self.host.store.set_withheld([], events=events)
 
     def event(self, event: str, days: float = 0, **facts: Any) -> Event:
-        made = Event(self.host.manager.host_uuid, 'mdev', MDEV, event, AT_MS + int(days * 86_400_000), 'a' * 8 +
+        made = Event(self.host.manager.state().host_uuid, 'mdev', MDEV, event, AT_MS + int(days * 86_400_000), 'a' * 8 +
                      '-0000-4000-8000-000000000001', claim_id='claim-1', request_id=REQUEST)
         return made._replace(**facts)
 
@@ -208,7 +208,7 @@ class ParentTestCase(HistoryCommandTestCase):
         self.assertEqual((cmd_base.OK, ''), (answer.code, answer.out))
 
     def test_a_parent_of_a_device_that_is_held_is_known_without_an_event(self) -> None:
-        self.host.store.trim_events(self.host.manager.host_uuid, 1 << 60, 0, 1000)
+        self.host.store.trim_events(self.host.manager.state().host_uuid, 1 << 60, 0, 1000)
         answer = self.program.run('device', 'history', 'mdev/pci_0000_84_00_0')
         self.assertEqual((cmd_base.OK, ''), (answer.code, answer.out))
         self.assertIn('there is no event', answer.err)
@@ -296,7 +296,7 @@ class NothingTestCase(HistoryCommandTestCase):
 
     def test_a_device_that_is_withheld_with_its_parent_is_unknown_and_the_parent_is_not(self) -> None:
         self.host.store.set_withheld([WithheldRow(
-            self.host.manager.host_uuid, 'mdev', 'parent', 'pci_0000_84_00_0', '{}', 1, 0)])
+            self.host.manager.state().host_uuid, 'mdev', 'parent', 'pci_0000_84_00_0', '{}', 1, 0)])
         answer = self.program.run('device', 'history', f'mdev/{MDEV}')
         self.assertEqual((cmd_base.ERROR, ''), (answer.code, answer.out))
         self.assertIn('it was never withheld by itself', answer.err)
@@ -318,7 +318,7 @@ class NothingTestCase(HistoryCommandTestCase):
 
     def test_what_is_known_and_has_no_event_says_so(self) -> None:
         instance = self.host.spawn(pmem=1)
-        host_uuid = self.host.manager.host_uuid
+        host_uuid = self.host.manager.state().host_uuid
         self.host.store.trim_events(host_uuid, 1 << 60, 0, 1000)
         self.assertEqual('devicetrack-manage: there is no event of device d0\n',
                          self.nothing('device', 'history', 'd0'))

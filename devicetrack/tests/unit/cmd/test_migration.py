@@ -49,8 +49,8 @@ class MigrationCommandTestCase(base.TestCase):
 
     def damage(self, host: fixtures.Host, kind: str) -> None:
         """Let a newer release have written what a host declares of a kind."""
-        rows = self.store.declarations_of_host(host.manager.host_uuid)
-        self.store.set_declarations(host.manager.host_uuid, [
+        rows = self.store.declarations_of_host(host.manager.state().host_uuid)
+        self.store.set_declarations(host.manager.state().host_uuid, [
             row._replace(document='{"version_form": "dated"}') if row.kind == kind else row for row in rows])
 
     def file(self, content: Any, name: str = 'facts.json') -> str:
@@ -301,8 +301,8 @@ class CheckTestCase(MigrationCommandTestCase):
         self.check(cmd_base.ATTENTION)
 
     def declare_in_store_only(self, version: str) -> None:
-        rows = self.store.declarations_of_host(self.there.manager.host_uuid)
-        self.store.set_declarations(self.there.manager.host_uuid, [
+        rows = self.store.declarations_of_host(self.there.manager.state().host_uuid)
+        self.store.set_declarations(self.there.manager.state().host_uuid, [
             row._replace(document=json.dumps({**json.loads(row.document), 'version_form': 'numbered',
                                               'version': version})) if row.kind == 'mdev' else row for row in rows])
 

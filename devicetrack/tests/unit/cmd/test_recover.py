@@ -59,13 +59,13 @@ class LostStoreTestCase(RecoverTestCase):
     def test_the_rows_come_back_as_they_were(self) -> None:
         for amount in (1, 0):
             self.host.spawn(pmem=amount, vgpu=1)
-        host_uuid = self.host.manager.host_uuid
+        host_uuid = self.host.manager.state().host_uuid
         before = self.host.records()
         self.lose_the_store()
         self.recover('--wipe-unrecorded')
         self.assertEqual([], self.host.restart())
         self.assertEqual([], self.host.audit())
-        self.assertEqual(host_uuid, self.host.manager.host_uuid)
+        self.assertEqual(host_uuid, self.host.manager.state().host_uuid)
         self.assertEqual(list(map(self.like, before)), list(map(self.like, self.host.records())))
         self.assertEqual(FREE, self.host.states()['d1'])
 
@@ -342,7 +342,7 @@ class IdentityTestCase(RecoverTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.host.spawn(pmem=2)
-        self.uuid = self.host.manager.host_uuid
+        self.uuid = self.host.manager.state().host_uuid
 
     def new_machine_id(self) -> None:
         with open(self.host.conf.devicetrack.machine_id_path, 'w', encoding='ascii') as file:
@@ -353,18 +353,18 @@ class IdentityTestCase(RecoverTestCase):
         self.new_machine_id()
         self.recover()
         self.host.restart()
-        self.assertEqual((self.uuid, []), (self.host.manager.host_uuid, self.host.audit()))
+        self.assertEqual((self.uuid, []), (self.host.manager.state().host_uuid, self.host.audit()))
 
     def test_a_host_that_was_registered_anew_gets_its_uuid_back(self) -> None:
         self.lose_the_store()
         self.new_machine_id()
         self.program.ask('db', 'sync')
         self.host.restart()
-        self.assertNotEqual(self.uuid, self.host.manager.host_uuid)
+        self.assertNotEqual(self.uuid, self.host.manager.state().host_uuid)
         self.host.manager.close()
         self.recover()
         self.host.restart()
-        self.assertEqual((self.uuid, []), (self.host.manager.host_uuid, self.host.audit()))
+        self.assertEqual((self.uuid, []), (self.host.manager.state().host_uuid, self.host.audit()))
 
     def test_one_that_has_rows_by_now_keeps_them(self) -> None:
         self.lose_the_store()
@@ -443,7 +443,7 @@ class IdentityTestCase(RecoverTestCase):
         self.lose_the_store()
         self.recover()
         self.host.restart()
-        self.assertEqual((self.uuid, []), (self.host.manager.host_uuid, self.host.audit()))
+        self.assertEqual((self.uuid, []), (self.host.manager.state().host_uuid, self.host.audit()))
 
     def test_after_a_wrong_name_a_database_of_several_hosts_is_told_the_right_one(self) -> None:
         self.recover_under_a_wrong_name()
@@ -453,7 +453,7 @@ class IdentityTestCase(RecoverTestCase):
             database.execute(statement.replace('WRONG', 'build-host').replace('RIGHT', 'compute-7'))
         self.assertEqual({('d0', 'present'), ('d1', 'present')}, self.outcomes(self.recover()))
         self.host.restart()
-        self.assertEqual((self.uuid, []), (self.host.manager.host_uuid, self.host.audit()))
+        self.assertEqual((self.uuid, []), (self.host.manager.state().host_uuid, self.host.audit()))
 
     def test_its_name_is_the_one_that_the_store_knows(self) -> None:
         found = self.program.run('recover', '--from-hypervisor', '--dry-run', '-f', 'json')

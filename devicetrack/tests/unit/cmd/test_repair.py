@@ -628,7 +628,7 @@ class RequestTestCase(RepairCommandTestCase):
     def test_lists_those_that_match(self) -> None:
         store = self.host.store.store
         store.add_host(Host(ANOTHER, 'compute-9', 'another machine'))
-        for uuid in (ANOTHER, self.host.manager.host_uuid):
+        for uuid in (ANOTHER, self.host.manager.state().host_uuid):
             store.add_operator_request(operator_requests.make(uuid, operator_requests.REPAIR, accept=True))
         self.host.audit()
         for arguments, hosts in (((), ['compute-9', 'compute-7']), (('--waiting',), ['compute-9']),
@@ -638,7 +638,7 @@ class RequestTestCase(RepairCommandTestCase):
         self.assertEqual(cmd_base.ERROR, self.program.run('request', 'list', '--host', 'compute-8').code)
 
     def test_one_that_waits_and_one_that_nobody_left(self) -> None:
-        left = operator_requests.make(self.host.manager.host_uuid, operator_requests.REPAIR, accept=True)
+        left = operator_requests.make(self.host.manager.state().host_uuid, operator_requests.REPAIR, accept=True)
         self.host.store.add_operator_request(left._replace(arguments='{'))
         shown = self.run_to(cmd_base.OK, 'request', 'show', left.uuid).data
         self.assertEqual(('waiting', '{', None), tuple(shown[name] for name in ('outcome', 'arguments', 'text')))
@@ -646,7 +646,7 @@ class RequestTestCase(RepairCommandTestCase):
         self.assertEqual((cmd_base.ERROR, True), (answer.code, 'the store knows no request' in answer.err))
 
     def test_one_whose_answer_cannot_be_read(self) -> None:
-        request = operator_requests.make(self.host.manager.host_uuid, operator_requests.REPAIR)
+        request = operator_requests.make(self.host.manager.state().host_uuid, operator_requests.REPAIR)
         self.host.store.add_operator_request(request)
         self.host.store.answer_operator_request(request.uuid, 1, '{"outcome": "done", "text": "x", "repairs": [1]}')
         shown = self.run_to(cmd_base.ERROR, 'request', 'show', request.uuid).data

@@ -64,7 +64,7 @@ class UuidsTestCase(RepairCommandTestCase):
 
     def test_a_request_that_somebody_wrote_with_another_form_is_refused_with_the_form_that_counts(self) -> None:
         for verb in (operator_requests.FORGET, operator_requests.RETIRE, operator_requests.RELEASE):
-            request = operator_requests.make(self.host.manager.host_uuid, verb, kind='vpmem', identifier='d0',
+            request = operator_requests.make(self.host.manager.state().host_uuid, verb, kind='vpmem', identifier='d0',
                                              reason='', instance_uuid=self.instance.uuid.upper())
             self.host.store.store.add_operator_request(request)
             self.host.audit()

@@ -138,8 +138,8 @@ class StoreTestCase(base.TestCase):
 
     def damage(self, kind: str) -> None:
         """Let a newer release have written what the host declares of a kind."""
-        rows = self.store.declarations_of_host(self.host.manager.host_uuid)
-        self.store.set_declarations(self.host.manager.host_uuid, [
+        rows = self.store.declarations_of_host(self.host.manager.state().host_uuid)
+        self.store.set_declarations(self.host.manager.state().host_uuid, [
             row._replace(document=row.document.replace('"numbered"', '"dated"').replace('"none needed"', '"dated"'))
             if row.kind == kind else row for row in rows])
 
@@ -182,7 +182,7 @@ class StoreTestCase(base.TestCase):
 
     def test_a_device_of_which_nothing_is_declared(self) -> None:
         instance = self.host.spawn(vgpu=1)
-        self.store.set_declarations(self.host.manager.host_uuid, [])
+        self.store.set_declarations(self.host.manager.state().host_uuid, [])
         self.assertEqual(['at the source, host compute-7 declares nothing of it'],
                          [one.unknown for one in self.guest(instance).devices])
 

@@ -50,7 +50,7 @@ class Fleet(base_fixtures.Fixture):
             self._directory, host.configuration.conf, '[devicetrack_fleet]', f'connection = {self._url}')
         ours.ask('fleet', 'push', '--host', host.name, config_file=config_file)
 
-        uuid, known = host.manager.host_uuid, serials or {}
+        uuid, known = host.manager.state().host_uuid, serials or {}
         events, devices = models.fleet_events, models.fleet_devices
 
         def write(connection: sa.Connection) -> None:
@@ -75,8 +75,8 @@ class Fleet(base_fixtures.Fixture):
     def forget(self, host: fixtures.Host) -> None:
         self._change(host, forgotten_at_ms=1)
         self.mirror.transact(lambda connection: connection.execute(sa.delete(models.fleet_devices).where(
-            models.fleet_devices.c.host_uuid == host.manager.host_uuid)))
+            models.fleet_devices.c.host_uuid == host.manager.state().host_uuid)))
 
     def _change(self, host: fixtures.Host, **values: Any) -> None:
         self.mirror.transact(lambda connection: connection.execute(sa.update(models.fleet_hosts).where(
-            models.fleet_hosts.c.host_uuid == host.manager.host_uuid).values(**values)))
+            models.fleet_hosts.c.host_uuid == host.manager.state().host_uuid).values(**values)))

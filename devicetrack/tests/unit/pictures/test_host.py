@@ -87,7 +87,8 @@ class PictureTestCase(pictured.HostTestCase):
         self.assertTrue(picture.needs_attention)
 
     def test_tells_the_last_events_in_words(self) -> None:
-        events = [stored.event for stored in self.host.store.store.latest_events(self.host.manager.host_uuid, 3)]
+        uuid = self.host.manager.state().host_uuid
+        events = [stored.event for stored in self.host.store.store.latest_events(uuid, 3)]
         self.assertEqual([('released', report.RELEASING, ''),
                           ('withheld', report.WITHHELD, 'the whole parent, cordoned: a new firmware, by operator'),
                           ('withheld', report.WITHHELD, 'cordoned: the module reports errors, by operator')],
@@ -112,7 +113,7 @@ class PictureTestCase(pictured.HostTestCase):
             'proven clean: read, ended: unproven: it has not been read through yet, by host'], said)
 
     def test_by_the_store_alone(self) -> None:
-        marks = withheld.load(self.host.store.store, self.host.manager.host_uuid)
+        marks = withheld.load(self.host.store.store, self.host.manager.state().host_uuid)
         records = self.host.records()
         picture = pictures.stored('compute-7', records, marks)
         self.assertEqual({'held': 4, 'releasing': 1, 'withheld': 1}, picture.counts)

@@ -398,8 +398,9 @@ class AdoptionTestCase(HostTestCase):
         ledger = self.manager._started().ledger
         self.claim(a(WHOLE, 2))
         device = self.devices()['vf', self.functions[0]]
-        row = Record(self.manager.host_uuid, 'vf', device.identifier, str(uuid.uuid4()), None, vocabulary.CURRENT,
-                     vocabulary.ACTIVE, 0, 'adopted', 3, self.manager.host_uuid, OF_VF, device.parent, None,
+        host_uuid = self.manager.state().host_uuid
+        row = Record(host_uuid, 'vf', device.identifier, str(uuid.uuid4()), None, vocabulary.CURRENT,
+                     vocabulary.ACTIVE, 0, 'adopted', 3, host_uuid, OF_VF, device.parent, None,
                      device.details, 0)
         self.assertEqual(row.key, ledger.hold_unless_taken([row], {row.key: None}))
         self.assertEqual([], [one for one in self.manager.held() if one.identifier == device.identifier])
