@@ -297,6 +297,12 @@ class Life:
             LOG.warning('Devices of instance %(instance)s in whose place it has others cannot go back yet: %(error)s',
                         {'instance': leaving[0].instance_uuid, 'error': error})
 
+    def release_left(self, instance_uuid: str) -> None:
+        """Try again to give back what the guest had before its start. What fails waits for an audit."""
+        if leaving := [record for record in self._rows.of_instance(instance_uuid)
+                       if record.state == vocabulary.RELEASING]:
+            self.release_replaced(leaving)
+
     def is_wiped(self, record: Record) -> bool:
         """Whether the background gives a device back already."""
         return record.state == vocabulary.RELEASING and self.wipes.has(record.key)

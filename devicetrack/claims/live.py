@@ -206,7 +206,7 @@ class LiveMigrations:
 
 
 def _warn(source: str, destination: str, verdict: str) -> None:
-    LOG.warning('A running guest comes with %(source)s, which becomes %(destination)s: %(verdict)s',
+    LOG.warning('A running guest migrates here with %(source)s, and may get one of %(destination)s for it: %(verdict)s',
                 {'source': source, 'destination': destination, 'verdict': verdict})
 
 

@@ -484,7 +484,8 @@ class ClaimManager:
         """Record that the guest runs on its devices. If nobody calls this, the audit records it.
 
         Sets ``instance.resources`` and returns it. If the instance moved here, the new devices are its current ones
-        from now on. Devices that it left on this host stay its own until somebody confirms the move.
+        from now on. Devices that it left on this host stay its own until somebody confirms the move. Those that are
+        being released and that the definition before this start still had go back now, and are wiped in the background.
 
         :raises InvalidTransition: its devices are being released
         :raises MigrationUndecided: as :meth:`realize`; an audit records the start
@@ -499,11 +500,12 @@ class ClaimManager:
     def _record_start(self, context: Any, instance: Any) -> InstanceResources:
         host, uuid = self._started_for(instance), instance.uuid
         host.store.check_epoch()
-        with host.rows.working(uuid):
+        with host.wipes.releasing(uuid, wait=False):
             used = host.life.start(uuid)
             # The guest runs on these, so it has left those that it had before the same move.
             host.life.vacate(uuid, lambda _uuids: {record.migration_uuid for record in used
                                                    if record.role == vocabulary.CURRENT})
+            host.life.release_left(uuid)
             resources = host.rows.resources(uuid, used)
             self._parts.instances.set(instance, {'resources': resources})
             return resources

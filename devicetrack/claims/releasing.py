@@ -275,8 +275,8 @@ class Wipes:
                     del self._tried[record.key]                 # it was about an earlier owner
                 elif tried is not None and tried.due > self._audits:
                     continue
-                if record.key not in self._working:
-                    self._waiting[record.key] = record          # the row as it is now
+                # The row as it is now. A wipe that goes on may find a guest on the device that has left it by now.
+                self._waiting[record.key] = record
         if wiped:
             self._ledger.releasing_of(wiped[0].instance_uuid, [record.key for record in wiped])
         self._releasing.release([record for record in leaving if record.kind not in self._kinds])
@@ -381,7 +381,9 @@ class Wipes:
         with self._lock.held():
             if not self._waiting or self._closed or self._gate.report_only is not None:
                 return None
-            key = next(iter(self._waiting))
+            key = next((key for key in self._waiting if key not in self._working), None)
+            if key is None:
+                return None
             work = self._working[key] = _Work(self._waiting.pop(key), threading.get_ident(), threading.Event())
             return work
 
@@ -394,6 +396,7 @@ class Wipes:
                 self._releasing.end([record], answers)
             with self._lock.held():
                 self._tried.pop(record.key, None)
+            self._wait_no_more(record)
         except _Stopped:
             pass
         except exception.DeviceTrackError as error:
@@ -417,9 +420,16 @@ class Wipes:
     def _note_try(self, record: Record, why: str, failed: bool) -> None:
         """Note a try without success. More audits pass after each failure before the next one."""
         failure = self._withheld.failures.get(record.key) if failed else None
+        if failure is not None:
+            self._wait_no_more(record)
         with self._lock.held():
             self._tried[record.key] = _Try(record.claim_id, why, 0 if failure is None else self._audits + min(
                 1 << min(failure.tries - 1, _RAREST), _RAREST))
+
+    def _wait_no_more(self, record: Record) -> None:
+        with self._lock.held():
+            if record.key in self._waiting and self._waiting[record.key].claim_id == record.claim_id:
+                del self._waiting[record.key]
 
     def _check_open(self) -> None:
         if self._closed:

@@ -100,6 +100,20 @@ class TestErrors(two_hosts.TwoHostsTestCase):
         self.one.start(self.instance)
         self.check('started')
 
+    def test_after_a_revert_on_one_host_the_new_devices_go_back_without_an_audit(self) -> None:
+        for small, large in ((two_hosts.SMALL, two_hosts.LARGE), (two_hosts.VGPU, {
+                **two_hosts.VGPU, 'name': 'other', 'memory_mb': 2048})):
+            self.one.claim(self.instance, small)
+            for _ in range(2):
+                self.one.resize(self.instance, large)
+                self.one.revert(self.instance)
+                self.one.manager.wait_for_wipes()
+                rows, _usage = self.one.manager.placed()
+                self.assertEqual([('current', 'active')], [(row.role, row.state) for row in rows])
+                self.assertEqual((), self.document().ended)
+            self.one.release(self.instance)
+            self.one.manager.wait_for_wipes()
+
     def test_a_guest_that_was_off_stays_off_when_it_moves(self) -> None:
         self.one.claim(self.instance, two_hosts.SMALL)
         self.one.stop(self.instance)

@@ -353,6 +353,40 @@ class ReleaseTestCase(WipesTestCase):
         self.host.audit()
         self.assertEqual(FREE, self.host.states()['d0'])
 
+    def test_a_device_is_tried_again_at_the_start_of_a_guest_without_it(self) -> None:
+        """Also if a try that began before is not over then."""
+        leave_host = releasing.Releasing.leave_host
+        for late in (False, True):
+            instance = self.host.spawn(pmem=1)
+            migration = self.host.resize(instance, pmem=1)
+            [new] = [row.identifier for row in self.host.records(instance) if row.role == vocabulary.INCOMING]
+            migration.status = 'post-migrating'
+            self.machine.delete_guest(instance.uuid)
+            self.host.boot(instance)
+            migration.status = 'reverted'
+            self.go_on.clear()
+            began = threading.Event()
+
+            def try_long(*arguments: Any, began: threading.Event = began) -> Any:
+                with contextlib.ExitStack() as end:
+                    end.callback(self.go_on.wait, FOREVER_S)
+                    end.callback(began.set)
+                    return leave_host(*arguments)
+
+            with mock.patch.object(releasing.Releasing, 'leave_host', try_long):
+                self.host.manager.drop_move_claim_at_dest(None, instance, migration, wait=False)
+                self.assertTrue(began.wait(FOREVER_S))
+            if not late:
+                self.go_on.set()
+                self.host.wait()
+            self.assertEqual(RELEASING, self.host.states()[new])
+            self.machine.delete_guest(instance.uuid)
+            self.host.boot(instance)
+            self.go_on.set()
+            self.host.wait()
+            self.assertEqual((FREE, {FREE, 'active'}), (self.host.states()[new], set(self.host.states().values())))
+            self.host.delete(instance)
+
     def test_a_row_that_changed_meanwhile_stays_held(self) -> None:
         instance = self.gone()
 
