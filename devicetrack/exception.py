@@ -206,7 +206,7 @@ class HostMoved(DeviceTrackError):
     host: str
     store: str
     template = ('host {host} has moved to another store, {store}: set [devicetrack_database] connection to that one. '
-                'If devicetrack-manage db move did not end, run it again')
+                'If the move did not end, run devicetrack-manage db move --to FILE again')
 
 
 class TargetHasHost(DeviceTrackError):

@@ -9,6 +9,7 @@ import itertools
 import logging
 import pathlib
 import re
+from typing import Any
 
 import fixtures as base_fixtures
 from oslo_config import cfg
@@ -157,10 +158,12 @@ class AdvisedCommandTestCase(base.TestCase):
                  for text in _texts(ast.parse(path.read_text('utf-8')))
                  for advice in re.findall(r'devicetrack-manage ([a-z][^;,:"()]*)', text)]
         self.assertGreater(len(found), 30)
+        parsers: dict[str, Any] = {}
         for name, words in found:
-            _command, named, rest = program_.command_manager.find_command(words)
+            command, named, rest = program_.command_manager.find_command(words)
             given = list(itertools.takewhile(re.compile(f'--|.*{_ANY}|.*[{{%]|[A-Z]+$').match, rest))
-            parser = _command(program_, None, cmd_name=named).get_parser(named)
+            parser = parsers.get(named) or command(program_, None, cmd_name=named).get_parser(named)
+            parsers[named] = parser
             with self.subTest(name, advice=' '.join(words)), base_fixtures.MonkeyPatch('sys.stderr', io.StringIO()):
                 try:
                     parser.parse_args([one if one.startswith('--') else ANOTHER for one in given])
