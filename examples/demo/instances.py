@@ -22,6 +22,7 @@ DELETED = 'deleted'
 
 # The statuses of migrations that the library knows.
 MIGRATING = 'migrating'
+POST_MIGRATING = 'post-migrating'     # the guest starts on the new devices
 FINISHED = 'finished'       # the user must still confirm or revert it
 REVERTING = 'reverting'
 REVERTED = 'reverted'

@@ -34,6 +34,7 @@ from instances import Instance
 from instances import Instances
 from instances import MIGRATING
 from instances import Migration
+from instances import POST_MIGRATING
 from instances import REFUSED
 from instances import REVERTED
 from instances import REVERTING
@@ -95,7 +96,7 @@ class Service:
                 self._delete(instance)
                 went_on.append(instance.name)
         for migration in self._instances.migrations():
-            if migration.status == MIGRATING:
+            if migration.status in (MIGRATING, POST_MIGRATING):
                 self._instances.set_status(migration, FINISHED)     # the library has seen its guest run
                 went_on.append(migration.name)
         return {'findings': [str(finding) for finding in findings], 'went_on': went_on, 'guests': guests}
@@ -189,6 +190,7 @@ class Service:
         with self._manager.resize_claim(CONTEXT, instance, self._machine.name, self._request(flavor, chosen),
                                         migration, flavor):
             self._stop_guest(instance)
+            self._instances.set_status(migration, POST_MIGRATING)
             self._start_guest(self._with_flavor(instance, flavor.name))
             if not stopped:
                 self._manager.started(CONTEXT, instance)
