@@ -76,7 +76,7 @@ TINY = Effort(rounds=2, commit_rounds=1, thread_rounds=1, guest_rounds=1, boot_r
               asked_providers=16, asked_rounds=1, function_rounds=1, events=30, historic_guests=3, historic_rounds=1,
               mirrored_hosts=2, mirrored_devices=20, mirrored_events=30, mirror_rounds=1, push_rounds=1,
               change_rounds=2, durable=False)
-# A fleet that takes half an hour to make.
+# A fleet that takes minutes to make.
 WHOLE = FULL._replace(mirrored_hosts=2_000)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from collections.abc import Mapping
+from collections.abc import Sequence
 from importlib import metadata
 import json
 from typing import Any
@@ -129,21 +130,18 @@ class _OfFleet(history.History):
     def source(self) -> Reader:
         return mirrored.reader(self.app)
 
-    def names(self, store: Any) -> dict[str, str]:
-        self._hosts = {one.uuid: one for one in store.hosts()}
+    def names(self, store: Any, shown: Sequence[StoredEvent]) -> dict[str, str]:
+        # Without an event, every host is one that has none.
+        self._hosts = {one.uuid: one for one in store.hosts(uuids={one.event.host_uuid for one in shown})}
         return {uuid: one.name for uuid, one in self._hosts.items()}
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
-        self._shown: set[str] = set()
         for row in super().rows(parsed_args):
-            self._shown.add(row['host_uuid'])
             yield {**row, **mirrored.age_fields(self._hosts[row['host_uuid']])}
 
     def produce_output(self, *args: Any) -> int:
         super().produce_output(*args)
-        # Without an event, every host is one that has none.
-        mirrored.say_age(self, [one for one in self._hosts.values() if not one.is_forgotten and (
-            not self._shown or one.uuid in self._shown)])
+        mirrored.say_age(self, [one for one in self._hosts.values() if not one.is_forgotten])
         return self.exit_code
 
 
@@ -160,20 +158,20 @@ class DeviceHistory(_OfFleet, history.DeviceHistory):
         kind, name = parsed_args.device or (None, None)
         self._identifier = name or ''
         return store.events(since_ms, until_ms, name=name, kind=kind, serial=parsed_args.serial,
-                            host_uuids=self._uuids(parsed_args))
+                            host_uuids=self._uuids(store, parsed_args))
 
     def check_known(self, store: Any, parsed_args: argparse.Namespace) -> None:
         kind, name = parsed_args.device or (None, None)
-        if not store.is_known(self._uuids(parsed_args), name=name, kind=kind, serial=parsed_args.serial):
+        if not store.is_known(self._uuids(store, parsed_args), name=name, kind=kind, serial=parsed_args.serial):
             raise _unknown(self.what(parsed_args), store.close_to(name, ('identifier', 'parent')) if name else '')
 
-    def _uuids(self, parsed_args: argparse.Namespace) -> list[str]:
+    def _uuids(self, store: Any, parsed_args: argparse.Namespace) -> list[str]:
         """Return the UUIDs that a host of this name has and had; none if no host is asked for."""
         if parsed_args.host is None:
             return []
-        found = [uuid for uuid, one in self._hosts.items() if one.name == parsed_args.host]
+        found = [one.uuid for one in store.hosts(names=[parsed_args.host])]
         if not found:
-            raise reading.unknown_host(parsed_args.host, (one.name for one in self._hosts.values()))
+            raise reading.unknown_host(parsed_args.host, (one.name for one in store.hosts()))
         return found
 
     def what(self, parsed_args: argparse.Namespace) -> str:

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 from typing import Final
 
@@ -50,8 +51,8 @@ class History(base.Blocks):
         """Return what has the events: a store, or the mirror of a fleet."""
         return self.app.checked_store
 
-    def names(self, store: Any) -> dict[str, str]:
-        """Return the names of all hosts by their UUIDs."""
+    def names(self, store: Any, shown: Sequence[StoredEvent]) -> dict[str, str]:
+        """Return the names of the hosts of events by their UUIDs."""
         return {host.uuid: host.name for host in store.hosts()}
 
     def find(self, store: Any, parsed_args: argparse.Namespace, since_ms: int | None,
@@ -89,7 +90,6 @@ class History(base.Blocks):
         if since_ms is not None and until_ms is not None and since_ms >= until_ms:
             raise base.UsageError('--since is not before --until: nothing can have happened between them')
         store = self.source()
-        names = self.names(store)
         found = self.find(store, parsed_args, since_ms, until_ms)
         standing = [] if since_ms is None else _standing(self.find(store, parsed_args, None, since_ms))
         shown = [*standing, *found]
@@ -102,6 +102,7 @@ class History(base.Blocks):
             everything = shown
         if not everything:
             self.check_known(store, parsed_args)
+        names = self.names(store, shown)
         for number, one in enumerate(shown):
             yield {**_fields(one, names, ends), 'before_since': number < len(standing)}
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import fnmatch
 import json
+import re
 from typing import Any
 from typing import Final
 from typing import NamedTuple
@@ -38,6 +39,9 @@ _MS: Final = 1000
 _HOSTS: Final = 100
 _LINES: Final = 5000
 _INSTANCES: Final = 500
+
+# What makes a name a pattern of a shell.
+_WILD: Final = re.compile('[*?[]')
 
 _HOST: Final = models.fleet_hosts.c
 _DEVICE: Final = models.fleet_devices.c
@@ -138,12 +142,14 @@ class Reader:
 
     # -- hosts ---------------------------------------------------------------------------------------------------------
 
-    def hosts(self) -> list[Picture]:
-        """All hosts that the mirror knows, also those that are forgotten."""
+    def hosts(self, *, names: Collection[str] = (), uuids: Collection[str] = ()) -> list[Picture]:
+        """The hosts with these names or UUIDs, also those that are forgotten; all that the mirror knows without any."""
+        statement = _PICTURES.where(sa.or_(_HOST.name.in_(names), _HOST.host_uuid.in_(uuids))) if names or uuids \
+            else _PICTURES
         return [Picture(uuid, name, group, report_only, read_at_ms / _MS, max(0, (now_ms - read_at_ms) // _MS),
                         bool(is_silent), forgotten_at_ms is not None, *others)
                 for uuid, name, group, report_only, read_at_ms, now_ms, is_silent, forgotten_at_ms, *others
-                in self._mirror.rows(_PICTURES)]
+                in self._mirror.rows(statement)]
 
     def tallies(self) -> dict[str, dict[str, int]]:
         """How many devices of each status each host has, by its UUID, and how many its parents can still make."""
@@ -159,10 +165,11 @@ class Reader:
 
         :raises BadRequest: a pattern matches none
         """
-        known = [one for one in self.hosts() if not one.is_forgotten]
+        names = () if any(map(_WILD.search, patterns)) else patterns
+        known = [one for one in self.hosts(names=names) if not one.is_forgotten]
         for pattern in patterns:
             if not any(fnmatch.fnmatchcase(one.name, pattern) for one in known):
-                raise unknown_host(pattern, (one.name for one in known))
+                raise unknown_host(pattern, (one.name for one in self.hosts() if not one.is_forgotten))
         return [one for one in known if not patterns or any(
             fnmatch.fnmatchcase(one.name, pattern) for pattern in patterns)]
 
@@ -178,13 +185,16 @@ class Reader:
         here = [_DEVICE.host_uuid.in_([one.uuid for one in pictures])] if len(pictures) <= _HOSTS else []
         counted = dict(map(tuple, self._mirror.rows(sa.select(_DEVICE.host_uuid, sa.func.count()).where(
             *here, *conditions).group_by(_DEVICE.host_uuid))))
-        for some in _with_lines([one for one in pictures if one.uuid in counted], counted):
-            by_uuid = {one.uuid: (number, one) for number, one in enumerate(some)}
+        pieces = list(_with_lines([one for one in pictures if one.uuid in counted], counted))
+        for some in pieces:
+            numbers = {one.uuid: number for number, one in enumerate(some)}
+            # A server looks for thousands of hosts before it looks for anything else.
+            these = here if len(pieces) == 1 else [_DEVICE.host_uuid.in_(numbers)]
             statement = sa.select(_DEVICE.host_uuid, _DEVICE.position, _DEVICE.status, _DEVICE.serial,
-                                  _DEVICE.line).where(_DEVICE.host_uuid.in_(by_uuid), *conditions)
-            for uuid, _position, status, serial, line in sorted(
-                    self._mirror.rows(statement), key=lambda row: (by_uuid[row.host_uuid][0], row.position)):
-                picture = by_uuid[uuid][1]
+                                  _DEVICE.line).where(*these, *conditions)
+            for number, _position, status, serial, line in sorted(
+                    (numbers[uuid], *fields) for uuid, *fields in self._mirror.rows(statement) if uuid in numbers):
+                picture = some[number]
                 shown = report.UNKNOWN if picture.is_silent else status
                 if not wanted.statuses or shown in wanted.statuses:
                     yield Mirrored(picture, shown, serial, line)

@@ -244,8 +244,9 @@ class _Column:
         """Return the text, the place of a UUID, or the number of an equal value before it, from 1."""
         if value is None:
             return _NOTHING
-        if value in self._known:
-            return self._known[value]
+        known = self._known.get(value)
+        if known is not None:
+            return known
         self._known[value] = len(self._known) + 1
         if not _is_uuid(value):
             return log.printable(value)
