@@ -12,12 +12,17 @@ from devicetrack import vocabulary
 from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import identity
+from devicetrack.objects.values import InventoryDevice
 from devicetrack.testing import fixtures as our_fixtures
 from devicetrack.testing.kinds import answers
 from devicetrack.testing.kinds import base
+from devicetrack.testing.kinds import watch
 from devicetrack.virt import device_kinds
 from devicetrack.virt.libvirt.kinds import api
 from devicetrack.virt.libvirt.kinds import installed
+
+# A device vanishes at about so many of the moments at which the kind looks at the host: each time on a host of its own.
+_LOOKS = 8
 
 
 class StockContract(base.KindTestCase):
@@ -70,6 +75,39 @@ class StockContract(base.KindTestCase):
         found = self.stock()
         self.assertNotIn(first, found)
         self.assertIn(second, found)
+
+    def test_a_device_that_vanishes_while_the_stock_is_read_takes_no_other_with_it(self) -> None:
+        """Each time the kind looks at the host, the device may just have gone: then it is left out, or all are unknown."""
+        with watch.watching() as seen:
+            self.stock()
+        if not seen:
+            self.skipTest('the kind opens and lists no files')
+        for at in range(1, len(seen) + 1, max(1, len(seen) // _LOOKS)):
+            self.world = self.useFixture(self.world_class())
+            kind = self.made()
+            first, second = self.world.devices[:2]
+            failed: list[Exception] = []
+
+            def vanish(number: int, at: int = at, first: str = first, failed: list[Exception] = failed) -> None:
+                if number == at:
+                    try:
+                        self.world.remove(first)
+                    except Exception as error:  # the kind must not get it
+                        failed.append(error)
+
+            found: Mapping[str, InventoryDevice] | None = None
+            with watch.watching(vanish) as seen_now:
+                try:
+                    found = self.stock(kind)
+                except exception.DeviceKindFailed:
+                    raise
+                except exception.DriverError:
+                    pass                        # all are unknown until the next look
+            if failed:
+                raise failed[0]
+            if found is not None:
+                self.assertIn(second, found, f'{first} vanished before {seen_now[at - 1][1]}, and takes {second} with it')
+            self.assertNotIn(first, self.stock(kind))
 
     def test_a_host_that_cannot_be_read_is_unknown_and_not_empty(self) -> None:
         self.world.unreadable()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 import contextlib
@@ -34,12 +35,21 @@ def _see(event: str, arguments: tuple[Any, ...]) -> None:
         seen.append(('change', f'{event} {arguments[0]}'))
     elif event in _READS:
         seen.append(('read', f'{event} {arguments[0]}'))
+    else:
+        return
+    if (before := _watched.before) is not None:
+        _watched.seen = None                    # what it does itself is not seen
+        try:
+            before(len(seen))
+        finally:
+            _watched.seen = seen
 
 
 @contextlib.contextmanager
-def watching() -> Iterator[Sequence[tuple[str, str]]]:
+def watching(before: Callable[[int], object] | None = None) -> Iterator[Sequence[tuple[str, str]]]:
     """Give the block the list of its thread's actions, as pairs: ``change`` or ``read``, and the event as text.
 
+    :param before: called before each action, with its number from 1. It must raise no error
     Nobody can remove an audit hook, so it stays in the process. Outside a block it costs one comparison.
     """
     with _installed:
@@ -47,7 +57,7 @@ def watching() -> Iterator[Sequence[tuple[str, str]]]:
             sys.addaudithook(_see)
             _hooks.append(True)
     seen: list[tuple[str, str]] = []
-    _watched.seen = seen
+    _watched.before, _watched.seen = before, seen
     try:
         yield seen
     finally:

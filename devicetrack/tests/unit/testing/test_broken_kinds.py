@@ -166,6 +166,19 @@ def broken(scratch: Any) -> dict[str, tuple[dict[str, Any], tuple[str, ...]]]:
         except exception.DriverError:
             return api.Stock()
 
+    def unguarded(self: Any) -> api.Stock:
+        found = kind.stock(self)
+        for one in found.devices:
+            with open(self._path(one.identifier), 'rb'):
+                pass
+        return found
+
+    def empty_on_error(self: Any) -> api.Stock:
+        try:
+            return unguarded(self)
+        except FileNotFoundError:
+            return api.Stock()
+
     def by_boot(self: Any) -> api.Stock:
         found = kind.stock(self)
         return found._replace(devices=[one._replace(details=text(scratch.ScratchDetails(
@@ -294,6 +307,8 @@ def broken(scratch: Any) -> dict[str, tuple[dict[str, Any], tuple[str, ...]]]:
             handle='1', size_bytes=1)))}, ('has_another_identity',)),
         'a memory of what was there': ({'stock': remembering}, ('in_stock_no_more',)),
         'empty for unknown': ({'stock': empty}, ('unknown_and_not_empty',)),
+        'a file that is gone by now': ({'stock': unguarded}, ('vanishes_while_the_stock',)),
+        'nothing for one that is gone by now': ({'stock': empty_on_error}, ('vanishes_while_the_stock',)),
         'details with spaces': ({'stock': stock_with(details=lambda one: one.details + ' ')}, ('survive_the_store',)),
         'features in disorder': ({'stock': stock_with(features=('red', 'big'))}, ('facts_of_devices_are_well_formed',)),
         'a feature twice': ({'stock': stock_with(features=('big', 'big'))}, ('facts_of_devices_are_well_formed',)),
