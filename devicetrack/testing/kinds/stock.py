@@ -77,7 +77,7 @@ class StockContract(base.KindTestCase):
         self.assertIn(second, found)
 
     def test_a_device_that_vanishes_while_the_stock_is_read_takes_no_other_with_it(self) -> None:
-        """Each time the kind looks at the host, the device may just have gone: then it is left out, or all are unknown."""
+        """Each time the kind looks at the host, the device may just have gone: it is left out, or all are unknown."""
         with watch.watching() as seen:
             self.stock()
         if not seen:
@@ -106,7 +106,7 @@ class StockContract(base.KindTestCase):
             if failed:
                 raise failed[0]
             if found is not None:
-                self.assertIn(second, found, f'{first} vanished before {seen_now[at - 1][1]}, and takes {second} with it')
+                self.assertIn(second, found, f'{first} vanished before {seen_now[at - 1][1]}, and {second} is missing')
             self.assertNotIn(first, self.stock(kind))
 
     def test_a_host_that_cannot_be_read_is_unknown_and_not_empty(self) -> None:
