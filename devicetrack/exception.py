@@ -580,10 +580,12 @@ class InstanceBusy(DeviceTrackError):
 class OperationFailed(DeviceTrackError):
     """A step of an operation failed, and what came before it was undone. ``reason`` says which error it was.
 
-    A boot left nothing behind, and after a move the instance is where it was.
+    A boot left nothing behind, and after a move the instance is where it was. ``for_tenant`` is the text that the owner
+    of the instance may read, wherever the step failed.
     """
     instance_uuid: str
     reason: str
+    for_tenant: str
     template = 'instance {instance_uuid}: {reason}'
 
 

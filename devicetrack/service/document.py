@@ -127,7 +127,7 @@ class Document:
     ``host`` is the host that has the instance. ``allocations`` are those of its claim there, as JSON; None means that
     its flavor alone says which devices. ``resources`` are those that it had when its guest started last.
     ``leaving`` are the hosts that may still have something of a deleted instance. ``reason`` says why the last
-    operation failed.
+    operation failed, and ``for_tenant`` what its owner may read of that.
     """
 
     uuid: str
@@ -141,6 +141,7 @@ class Document:
     leaving: tuple[str, ...] = ()
     moves: int = 0
     reason: str = ''
+    for_tenant: str = ''
     saved: str | None = dataclasses.field(default=None, compare=False)      # as the service has it
 
     @classmethod

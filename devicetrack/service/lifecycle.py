@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import contextlib
 import threading
 from typing import Any
+from typing import Final
 import uuid as uuids
 
 from devicetrack import exception
@@ -28,6 +29,9 @@ from devicetrack.store.api import Store
 from devicetrack.virt.driver import VirtDriver
 
 LOG = log.logger(__name__)
+
+# What the owner of an instance may read if the error of a step has no text for it.
+FAILED: Final = 'The operation failed. The instance is as it was before.'
 
 
 class Lifecycle:
@@ -263,7 +267,7 @@ class Lifecycle:
             raise exception.BadRequest('allocations', None, 'the instance was claimed by its allocations: pass those '
                                        'that it has at the destination')
         number = document.moves + 1
-        return document.but(moves=number, reason='', move=Move(
+        return document.but(moves=number, reason='', for_tenant='', move=Move(
             str(uuids.uuid5(uuids.UUID(document.uuid), f'{kind} {number}')), number, kind, document.uuid,
             document.host, destination, status, old_allocations=document.allocations, new_allocations=allocations,
             **flavors))
@@ -304,7 +308,8 @@ class Lifecycle:
             return document
         if document.turn is not None:
             raise exception.OperationPending(instance_uuid, document.turn) from cause
-        raise exception.OperationFailed(instance_uuid, document.reason or f'it is {document.state}') from cause
+        raise exception.OperationFailed(instance_uuid, document.reason or f'it is {document.state}',
+                                        document.for_tenant or FAILED) from cause
 
     def _decide(self, instance_uuid: str, decide: Callable[[Document], Document | None], new: Document | None) -> None:
         while True:

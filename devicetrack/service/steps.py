@@ -355,7 +355,8 @@ class Steps:
         except UNKNOWN:
             raise
         except Exception as error:
-            self.save(instead(document, f'{type(error).__name__}: {error}'), document)
+            failed = instead(document, f'{type(error).__name__}: {error}')
+            self.save(failed.but(for_tenant=getattr(error, 'for_tenant', '')), document)
             raise Failed from error
 
 

@@ -16,8 +16,9 @@ from devicetrack.placement import errors as placement_errors
 from devicetrack.virt.libvirt import connection
 
 # What a text leaves out: data for programs, and what its reason says in words.
-NOT_IN_THE_TEXT = {('HostInUse', 'by_command'), ('NoDevicePair', 'found'), ('ParentFull', 'kind'),
-                   ('ParentGone', 'kind'), ('PlacementUnavailable', 'status'), ('Refused', 'meaning')}
+NOT_IN_THE_TEXT = {('HostInUse', 'by_command'), ('NoDevicePair', 'found'), ('OperationFailed', 'for_tenant'),
+                   ('ParentFull', 'kind'), ('ParentGone', 'kind'), ('PlacementUnavailable', 'status'),
+                   ('Refused', 'meaning')}
 
 
 def classes_below(base: type[exception.DeviceTrackError]) -> Iterator[type[exception.DeviceTrackError]]:

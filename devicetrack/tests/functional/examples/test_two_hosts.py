@@ -78,10 +78,18 @@ class TestErrors(two_hosts.TwoHostsTestCase):
             document = self.check(f'resize to {host}')
             self.assertEqual(('one', 'active', two_hosts.SMALL), (document.host, document.state, document.flavor))
 
+    def test_the_owner_of_an_instance_reads_why_it_failed_at_the_other_host(self) -> None:
+        self.one.claim(self.instance, two_hosts.SMALL)
+        huge = {**two_hosts.SMALL, 'extra_specs': {'hw:pmem': '4GB,4GB,4GB,4GB'}}
+        error = self.assertRaises(exception.OperationFailed, self.one.resize, self.instance, huge, 'two')
+        self.assertIsNone(error.__cause__)
+        self.assertEqual(f'Not enough devices are free for the instance. It needs: 4 {NAMESPACE}.', error.for_tenant)
+
     def test_a_resize_to_a_host_that_is_down_is_undone(self) -> None:
         self.one.claim(self.instance, two_hosts.SMALL)
         self.hosts['two'].end()
-        self.assertRaises(exception.OperationFailed, self.one.resize, self.instance, two_hosts.LARGE, 'two')
+        error = self.assertRaises(exception.OperationFailed, self.one.resize, self.instance, two_hosts.LARGE, 'two')
+        self.assertEqual('The operation failed. The instance is as it was before.', error.for_tenant)
         self.hosts['two'].start()
         self.assertEqual(('one', 'active'), (self.check('undone').host, self.document().state))
 
