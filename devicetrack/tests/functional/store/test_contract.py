@@ -153,7 +153,7 @@ class TestReplaceHost(StoreTestCase):
         error = self.assertRaises(exception.HostHoldsDevices, self.store.replace_host, self.before, self.after)
         self.assertEqual(('compute-1', 2), (error.host, error.rows))
         self.assertIn('release', str(error))
-        self.assertIn('device forget', str(error))
+        self.assertIn('host forget', str(error))
         self.assertEqual([self.before, self.bystander], self.store.hosts())
 
     def test_rows_of_other_hosts_do_not_matter_and_stay(self) -> None:
