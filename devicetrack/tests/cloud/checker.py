@@ -274,6 +274,15 @@ def has_room(url: str, host: str, specs: Mapping[str, str]) -> bool:
         return bool(ask(f'/allocation_candidates?resources={wanted}&in_tree={node}')['allocation_requests'])
 
 
+def is_reserved(url: str, resource_class: str) -> bool:
+    """Whether placement keeps the only device of a class from guests."""
+    with _asking(url) as ask:
+        [inventory] = [
+            found for provider in ask('/resource_providers')['resource_providers'] for name, found in ask(
+                f'/resource_providers/{provider["uuid"]}/inventories')['inventories'].items() if name == resource_class]
+        return bool(inventory['reserved'])
+
+
 def delete_allocations(url: str) -> None:
     """Delete all allocations of devices."""
     with _asking(url) as ask:

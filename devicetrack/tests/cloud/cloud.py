@@ -32,32 +32,43 @@ class Cloud(fixtures.Fixture):
 
     :param program: the compute service that both hosts run
     :param directory: for the disks of the hosts
+    :param with_disks: it has one host alone, whose disks Nova gives to guests
     """
 
-    def __init__(self, image: images.Image, booted: Mapping[str, pathlib.Path], directory: str, program: str) -> None:
+    def __init__(self, image: images.Image, booted: Mapping[str, pathlib.Path], directory: str, program: str,
+                 with_disks: bool = False) -> None:
         super().__init__()
         self._image, self._booted, self._directory, self.program = image, booted, directory, program
+        self._with_disks = with_disks
 
     def _setUp(self) -> None:
-        self.services = self.useFixture(services.Services(guest.image()))
+        self.services = self.useFixture(services.Services(
+            guest.image(), options=hosts.ALIASES if self._with_disks else None))
         self.hosts: dict[str, hosts.Host] = {}
         self.nova = compute_client.Client(self.services.url, lambda: {
             name: host.audits() for name, host in self.hosts.items() if host.serves})
         link = machines.Link()
-        for name in machines.ADDRESSES:
+        for name in list(machines.ADDRESSES)[:1 if self._with_disks else None]:
             own = os.path.join(tempfile.mkdtemp(dir=self._directory), name)
             os.mkdir(own)
-            machine = machines.Machine(self._image, own, name, link, self._booted[name], self.services.ports)
-            self.hosts[name] = hosts.Host(machine, self.program, self.services.inside(machines.SERVICES))
+            machine = machines.Machine(self._image, own, name, link, self._booted.get(name), self.services.ports,
+                                       functions=self._with_disks)
+            self.hosts[name] = hosts.Host(machine, self.program, self.services.inside(machines.SERVICES),
+                                          self._with_disks)
         self.addCleanup(self._off)
         with futures.ThreadPoolExecutor() as pool:
             for done in [pool.submit(self._begin, host) for host in self.hosts.values()]:
                 done.result()
         self.start_services(*self.hosts.values())
-        self.flavors = {name: self.nova.flavor(name, specs) for name, specs in FLAVORS.items()}
+        flavors = {serial: {'pci_passthrough:alias': f'{serial}:1'} for serial in hosts.DISKS} if (
+            self._with_disks) else FLAVORS
+        self.flavors = {name: self.nova.flavor(name, specs) for name, specs in flavors.items()}
 
     def _begin(self, host: hosts.Host) -> None:
         host.boot()
+        if host.name not in self._booted:
+            hosts.prepare(host.machine)
+            host.machine.learn(hosts.MODULES)
         host.configure()
 
     def _off(self) -> None:
@@ -92,6 +103,10 @@ class Cloud(fixtures.Fixture):
     def has_room(self, host: hosts.Host, flavor: str) -> bool:
         """Whether the scheduler can choose a host for another guest of a flavor."""
         return checker.has_room(self.services.placement.url, host.name, FLAVORS[flavor])
+
+    def is_reserved(self, serial: str) -> bool:
+        """Whether placement keeps a disk from guests."""
+        return checker.is_reserved(self.services.placement.url, hosts.DISKS[serial])
 
     def delete_allocations(self) -> None:
         """Delete all allocations of devices, whoever they are for."""

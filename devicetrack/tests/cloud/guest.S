@@ -2,9 +2,11 @@
 #
 # The first device in the slots of a guest's memory begins at 4 GiB. The first eight bytes there are the counter. The
 # second half of the first 2 MiB is filled with 0x5a, so that a wipe has something to do. Then the guest waits for ever.
-# It goes to long mode, because no other reaches so far. A guest without such memory counts nothing.
+# It goes to long mode, because no other reaches so far. A guest without such memory counts nothing. guest_disk.c, which
+# lies in the sectors after this one, does the same on an NVMe disk.
 
         .set    BASE, 0x7c00
+        .set    SECTORS, 7
         .code16
         .globl  _start
 _start:
@@ -14,6 +16,14 @@ _start:
         movw    %ax, %ds
         movw    %ax, %es
         movw    %ax, %ss
+        movw    $BASE, %sp
+
+        # The rest of the code, from the disk that this sector is from.
+        movb    $0x42, %ah
+        movw    $packet, %si
+        int     $0x13
+        cld
+        xorw    %ax, %ax
 
         # Tables of pages at 0x1000, 0x2000, 0x3000 and 0x4000: 2 MiB at 0, and 2 MiB at 4 GiB.
         movw    $0x1000, %di
@@ -49,6 +59,8 @@ long:
         movabs  $0x5a5a5a5a5a5a5a5a, %rax
         movl    $0x20000, %ecx
         rep stosq
+        movl    $BASE, %esp
+        call    count_on_disk
 wait:
         hlt
         jmp     wait
@@ -60,6 +72,10 @@ segments:
 table:
         .word   15
         .long   segments
+
+packet:
+        .word   16, SECTORS, BASE + 512, 0
+        .quad   1
 
         # A partition, for those who look whether an image is what it says.
         .org    446

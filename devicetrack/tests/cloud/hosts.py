@@ -14,6 +14,7 @@ from devicetrack.tests.cloud import settings
 from devicetrack.tests.host import image as images
 from devicetrack.tests.host import machine as machines
 from devicetrack.tests.host import started
+from devicetrack.tests.host.functions import test_interrupted
 
 STOCK: Final = 'nova-compute'
 ADAPTED: Final = 'devicetrack-nova-compute'
@@ -29,6 +30,13 @@ INSTANCES: Final = '/var/lib/nova/instances'
 NAMESPACES: Final = {'SMALL': ('pmem0', 'pmem3'), 'LARGE': ('pmem1', 'pmem4')}
 # mtty's, below a PCI device: recipe/build-modules.
 MDEV_TYPE: Final = 'virtio-pci-2'
+
+# The resource class of each disk that a guest can ask for, by serial number.
+DISKS: Final = {serial: f'CUSTOM_{serial.upper().replace("-", "_")}' for serial in machines.DISKS}
+# What all of Nova's services are told of them, and what makes placement the one who offers them.
+ALIASES: Final[dict[str, dict[str, Any]]] = {
+    'pci': {'alias': [json.dumps({'name': serial, 'resource_class': name}) for serial, name in DISKS.items()]},
+    'filter_scheduler': {'pci_in_placement': True}}
 
 # For hanging, not for slowness.
 PROGRAM_S: Final = 900
@@ -62,22 +70,26 @@ systemctl start ssh
 
 def begin(image: images.Image) -> Mapping[str, pathlib.Path]:
     """Hosts that have booted and have imported what Nova imports; made once for an image, which takes minutes."""
-    return started.get(image, MODULES, dict.fromkeys(services.PORTS, 0), _prepare, PREPARE)
+    return started.get(image, MODULES, dict.fromkeys(services.PORTS, 0), prepare, PREPARE)
 
 
-def _prepare(machine: machines.Machine) -> None:
+def prepare(machine: machines.Machine) -> None:
+    """Do what every host needs once."""
     machine.run(['sh', '-c', PREPARE], timeout_s=PROGRAM_S)
 
 
 class Host:
     """A compute host, as its operator sees it. ``program`` is the compute service that it is to run."""
 
-    def __init__(self, machine: machines.Machine, program: str, at: settings.Addresses) -> None:
+    def __init__(self, machine: machines.Machine, program: str, at: settings.Addresses,
+                 with_disks: bool = False) -> None:
         self.machine, self.name = machine, machine.name
-        self.program = program
+        self.program, self._with_disks = program, with_disks
         self._at = at
         self._service: machines.Process | None = None
         self._reader: machines.Process | None = None
+        # Where each disk is: they keep their slots.
+        self.addresses: Mapping[str, str] = {}
         self._nvdimms = tuple(range(machines.NVDIMMS))
 
     def boot(self) -> None:
@@ -91,8 +103,28 @@ class Host:
         # The service would import them anyhow, and every command of the checker once more.
         self.machine.learn(MODULES)
 
-    def configure(self) -> None:
-        self.machine.write(CONFIGURATION, settings.text(_options(self.machine, self._at)).encode())
+    def configure(self, cleaning: Sequence[Mapping[str, Any]] = ({'policy': 'zero'},)) -> None:
+        """Write Nova's configuration.
+
+        :param cleaning: how disks are cleaned, the objects of ``[devicetrack_pci] cleaning``
+        """
+        options = _options(self.machine, self._at)
+        if self._with_disks:
+            options = settings.merged(settings.merged(options, ALIASES), self._disk_options(cleaning))
+        self.machine.write(CONFIGURATION, settings.text(options).encode())
+
+    def _disk_options(self, cleaning: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+        if not self.addresses:
+            self.addresses = {serial: self.machine.run(['sh', '-e', '-c', test_interrupted.ADDRESS_OF, 'sh', serial])
+                              .out.strip() for serial in DISKS}
+        specs = [{'address': self.addresses[serial], 'resource_class': name, 'one_time_use': 'true'}
+                 for serial, name in DISKS.items()]
+        # Nobody waits for audits of another host.
+        return {'DEFAULT': {'update_resources_interval': 20},
+                'pci': {'report_in_placement': True, 'device_spec': list(map(json.dumps, specs))},
+                'devicetrack_nova': {'pci': 'clean'},
+                # Drivers and udev of an emulated host are slow.
+                'devicetrack_pci': {'release_wait_s': 60, 'cleaning': list(map(json.dumps, cleaning))}}
 
     def start_service(self) -> None:
         """Start the compute service, and do not wait for it."""
@@ -172,7 +204,7 @@ def _order(name: str, *arguments: str) -> list[str]:
     return [name, *arguments]
 
 
-def _options(machine: machines.Machine, at: settings.Addresses) -> settings.Sections:
+def _options(machine: machines.Machine, at: settings.Addresses) -> dict[str, dict[str, Any]]:
     made = settings.common(at)
     made['DEFAULT'] |= {
         'host': machine.name, 'my_ip': machine.address, 'compute_driver': 'libvirt.LibvirtDriver',

@@ -47,11 +47,12 @@ class Services(fixtures.Fixture):
 
     :param image: the bytes of the only image
     :param threads: whether Nova's services run native threads, which releases before 34 do not all
+    :param options: what Nova's API, scheduler and conductor are told besides
     """
 
-    def __init__(self, image: bytes, threads: bool = True) -> None:
+    def __init__(self, image: bytes, threads: bool = True, options: settings.Sections | None = None) -> None:
         super().__init__()
-        self._image, self._threads = image, threads
+        self._image, self._threads, self._options = image, threads, options or {}
 
     def _setUp(self) -> None:
         self.directory = pathlib.Path(scratch.make('nova'))
@@ -81,7 +82,8 @@ class Services(fixtures.Fixture):
         self.own = own = settings.Addresses(messages, placement, others, self.message_user)
         self.cell_url, api_url, self._none_url = (
             self.database.text_url(self.database.create_database()) for _ in range(3))
-        text = settings.text(settings.controller(own, str(self.directory), self.cell_url, api_url))
+        text = settings.text(settings.merged(
+            settings.controller(own, str(self.directory), self.cell_url, api_url), self._options))
         (self.directory / 'nova.conf').write_text(text)
         # A distribution's Nova has it below /etc.
         paths = (pathlib.Path(prefix, 'etc', 'nova', 'api-paste.ini') for prefix in (sys.prefix, '/'))

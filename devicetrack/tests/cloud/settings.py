@@ -63,11 +63,17 @@ def controller(at: Addresses, directory: str, database: str, api_database: str) 
     }
 
 
+def merged(one: Sections, other: Sections) -> dict[str, dict[str, Any]]:
+    """The options of both."""
+    return {name: {**one.get(name, {}), **other.get(name, {})} for name in {**one, **other}}
+
+
 def text(sections: Sections) -> str:
-    """The text of a configuration file."""
+    """The text of a configuration file; an option with a list is there once for each of its values."""
     lines = []
     for name, options in sections.items():
-        lines += [f'[{name}]', *(f'{option} = {value}' for option, value in options.items()), '']
+        lines += [f'[{name}]', *(f'{option} = {one}' for option, value in options.items()
+                                 for one in (value if isinstance(value, list) else [value])), '']
     return '\n'.join(lines)
 
 

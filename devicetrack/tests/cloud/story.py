@@ -67,10 +67,17 @@ class Scene:
 
     def __init__(self, cloud: clouds.Cloud, how: str) -> None:
         self.cloud, self.nova, self.how = cloud, cloud.nova, how
-        self.a, self.b = cloud.hosts['host-a'], cloud.hosts['host-b']
         self.lost: list[str] = []
         self.details: list[str] = []
         self.is_clear = False
+
+    @property
+    def a(self) -> hosts.Host:
+        return self.cloud.hosts['host-a']
+
+    @property
+    def b(self) -> hosts.Host:
+        return self.cloud.hosts['host-b']
 
     # -- steps --------------------------------------------------------------------------------------------------------
 
@@ -214,7 +221,7 @@ class Scene:
         return Result(self.NAME, self.how, sorted(set(self.lost)), self.details)
 
     def clear(self) -> None:
-        for host in (self.a, self.b):
+        for host in self.cloud.hosts.values():
             if not host.serves:
                 if not host.machine.runs:
                     host.boot_renumbered()
@@ -228,12 +235,15 @@ class Scene:
 
     def tidy(self) -> None:
         """Do what doc/source/nova/lost.rst asks of an operator after an operation that never ends, and the deletes."""
-        for host in (self.a, self.b):
+        for host in self.cloud.hosts.values():
             for uuid in host.look_briefly()['domains']:
                 host.undefine(uuid)
         self.cloud.delete_allocations()
 
     NAME = ''
+    HOWS: tuple[str, ...] = HOWS
+    # Whether it is about the disks that Nova gives to guests.
+    DISKS = False
 
     def play(self) -> None:
         raise NotImplementedError

@@ -207,6 +207,10 @@ class Machine:
         self._monitor.replace_disk(f'slot{number}', {'driver': 'nvme', 'bus': f'port{number}', 'serial': serial},
                                    str(self._path(serial)))
 
+    def disk(self, serial: str) -> pathlib.Path:
+        """The file with the bytes of a disk, whoever has the disk now."""
+        return self._path(serial)
+
     def stop(self) -> None:
         """Shut the host down in order."""
         assert self._qemu is not None
