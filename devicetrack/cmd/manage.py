@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
+import contextlib
 from importlib import metadata
 import logging
 import sys
@@ -214,7 +215,8 @@ class Manage(app.App):
     def _read(self, conf: cfg.ConfigOpts, *more: str) -> None:
         opts.register_options(conf)
         # Nova's own: its file names the host that its service is. A file of devicetrack alone does not have it.
-        conf.register_opt(cfg.StrOpt('host'))
+        with contextlib.suppress(cfg.DuplicateOptError):        # Nova is in this process, and has registered it
+            conf.register_opt(cfg.StrOpt('host'))
         given = [('config-file', path) for path in self.options.config_file]
         given += [('config-dir', path) for path in self.options.config_dir]
         if more and not given:

@@ -280,6 +280,14 @@ class HostTestCase(CommandTestCase):
         self.assertEqual(cmd_base.ERROR, answer.code)
         self.assertIn('the store has no host compute-9; it knows compute-7, compute-8', answer.err)
 
+    def test_a_process_that_has_imported_nova_runs_commands(self) -> None:
+        conf = cfg.ConfigOpts()
+        conf.register_opt(cfg.HostDomainOpt('host', default='of-this-machine'))
+        out = io.StringIO()
+        arguments = ['--config-file', self.of_nova('compute-7'), 'host', 'show']
+        self.assertEqual(0, manage.Manage(conf, out, out).run(arguments), out.getvalue())
+        self.assertIn('compute-7', out.getvalue())
+
     def test_a_name_that_this_machine_had_is_forgotten_while_its_manager_runs(self) -> None:
         ghost = self.ghost()
         self.assertEqual({'outcome': 'forgotten', 'host': 'compute-8', 'host_uuid': ghost.uuid}, self.program.ask(
