@@ -78,8 +78,9 @@ class LostStoreTestCase(RecoverTestCase):
         """No definition names a device that its guest has left in a move, and only the record knows it."""
         instance = self.host.spawn(pmem=1)
         self.machine.write(D0, b'what a revert needs')
-        self.host.resize(instance, pmem=1)
+        migration = self.host.resize(instance, pmem=1)
         self.machine.stop_guest(instance.uuid)
+        migration.status = 'post-migrating'
         self.host.boot(instance)
         domain = self.machine.domains[instance.uuid]
         domain.metadata = domain.metadata.replace('claim=', 'torn=')
@@ -274,6 +275,7 @@ class PendingResizeTestCase(RecoverTestCase):
         self.host.service.moves = [self.migration]
         self.host.resize(self.instance, pmem=1, migration=self.migration)
         self.machine.stop_guest(self.instance.uuid)
+        self.migration.status = 'post-migrating'
         self.host.boot(self.instance)
         self.migration.status = 'finished'
         self.before = self.roles()
