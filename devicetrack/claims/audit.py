@@ -40,6 +40,7 @@ from devicetrack.claims.rows import Rows
 from devicetrack.claims.unfinished import Doubt
 from devicetrack.claims.unproven import Unproven
 from devicetrack.claims.views import HostViews
+from devicetrack.engine import containment
 from devicetrack.engine import findings
 from devicetrack.engine import migrations
 from devicetrack.engine import reconcile
@@ -540,9 +541,9 @@ class Audit:
 
     def _note(self, views: Views) -> None:
         """Prove the withheld devices that can be proven at once, and record the rest in the store."""
-        foreign = self._ledger.now.withheld_for(vocabulary.FOREIGN)
-        if foreign:
-            self._unproven.disprove(foreign)
+        used = {*self._ledger.now.withheld_for(vocabulary.FOREIGN), *containment.in_strangers(views)}
+        if used:
+            self._unproven.disprove(used)
         self._unproven.look()
         self._withheld.note(views, self._unproven.details())
 

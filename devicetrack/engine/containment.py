@@ -62,6 +62,14 @@ def complete(views: Views, tokens_of: Callable[[Sequence[InventoryDevice]], Sequ
         {one.key: _with(one, tokens).exclusions for one, tokens in zip(unread, of_unread, strict=True) if tokens}))
 
 
+def in_strangers(views: Views) -> set[DeviceKey]:
+    """The devices on which domains can write because they use what contains the devices, and is no device here."""
+    wholes = {token for tokens in views.containment.strangers.values() for token, mode in tokens
+              if mode == vocabulary.WHOLE}
+    return {device.key for device in views.inventory.devices if any(
+        token in wholes and mode != vocabulary.TOGETHER for token, mode in device.exclusions)} if wholes else set()
+
+
 def _unread(before: Snapshot, known_kinds: Collection[str]) -> tuple[list[InventoryDevice], list[InventoryDevice]]:
     """The devices of a snapshot whose kind cannot be read now, and the parents that make such devices."""
     devices = [InventoryDevice(*device.key, '', device.place.resource_class, device.place.parent,

@@ -460,13 +460,15 @@ class Proving:
             before = self._guests
             for one in assignments:
                 _confirmed(one, confirm)
+            failed = None
             with self._giving:
-                if self._guests == before:
+                if is_over := self._guests == before:
                     try:
                         self._record(assignments, how, evidence)
-                    except exception.DriverError as failed:
-                        return failed
-                    return None
+                    except exception.DriverError as error:
+                        failed = error
+            if is_over:
+                return failed
 
     def _read_through(self, assignment: DeviceAssignment, kind: api.DeviceKind, lock: filelock.FileLock,
                       before: Mapping[DeviceKey, str]) -> exception.DriverError | None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import contextlib
 import os
 import threading
+import types
 from typing import Any
 from typing import ClassVar
 from typing import Final
@@ -32,6 +33,8 @@ from devicetrack.tests import interrupts
 from devicetrack.tests.model import memory
 from devicetrack.tests.unit.virt.test_installed import DETAILS
 from devicetrack.tests.unit.virt.test_installed import Tape
+from devicetrack.virt.libvirt import bounded
+from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import driver as libvirt_driver
 from devicetrack.virt.libvirt.kinds import api
 
@@ -98,6 +101,14 @@ class Kind(Tape):
 
     def migration_types(self) -> Any:
         return ()
+
+
+class Lines(interrupts.Lines):
+    """All but those of the connection, which has plain locks with a return in their block (:mod:`.interrupts`)."""
+
+    def _calls(self, frame: types.FrameType, event: str, argument: Any) -> Any:
+        return None if frame.f_code.co_filename in (connection.__file__, bounded.__file__) else super()._calls(
+            frame, event, argument)
 
 
 class HostTestCase(base.TestCase):
@@ -249,7 +260,7 @@ class WritingTestCase(HostTestCase):
             for name in ('whole', 'part'):
                 os.truncate(self.path(name), 0)
             driver = self.start()
-            lines = interrupts.Lines(at)
+            lines = Lines(at)
             lines.run(lambda: driver.realize(self.assignment('whole', 'whole')))
             return lines
 
@@ -259,13 +270,11 @@ class WritingTestCase(HostTestCase):
                 self.assertEqual({'sibling'}, self.proven(), where)
 
 
-class NextGuestTestCase(HostTestCase):
-    """Whatever line a crash ends the life of a whole at: no later guest of a part reads what its guest wrote."""
+class ManagerTestCase(HostTestCase):
 
     def setUp(self) -> None:
         super().setUp()
         self.store: Any = self.useFixture(fixtures.SQLiteStore(self.conf)).store
-        self.kinds({}, False, parents={'part': 'hub', 'sibling': 'other'}, containers={'hub': self.path('whole')})
 
     def start(self) -> ClaimManager:
         manager = ClaimManager('host', self.driver(), self.store, self.conf)
@@ -273,6 +282,37 @@ class NextGuestTestCase(HostTestCase):
         manager.init_host(self.context)
         memory.running(manager).unproven.wait()
         return manager
+
+
+class ForeignTestCase(ManagerTestCase):
+
+    def test_a_domain_of_others_that_has_what_contains_a_device_of_ours(self) -> None:
+        """No kind offers the function. The domain writes to the disk behind it, and is gone before the next audit."""
+        self.kinds({'whole': '/nowhere', 'part': '/dev/null', 'sibling': '/dev/zero'})
+        for kind in self.made:
+            kind.addresses, kind.identify = lambda _kind, domain: domain.pci_addresses, lambda _kind, addresses: {}
+        manager = self.start()
+        self.assertEqual({'whole', 'part', 'sibling'}, self.proven())
+        domain, bus, rest = FUNCTION.split(':')
+        host = libvirt.open('test:///default')
+        guest = host.defineXML(
+            f"<domain type='test'><name>theirs</name><memory>1024</memory><os><type>hvm</type></os><devices><hostdev "
+            f"mode='subsystem' type='pci' managed='no'><source><address domain='0x{domain}' bus='0x{bus}' "
+            f"slot='0x{rest[:2]}' function='0x{rest[3:]}'/></source></hostdev></devices></domain>")
+        self.addCleanup(host.close)
+        try:
+            manager.update_available_resource(self.context, 'host')
+        finally:
+            guest.undefine()
+        self.assertEqual({'whole', 'sibling'}, self.proven())
+
+
+class NextGuestTestCase(ManagerTestCase):
+    """Whatever line a crash ends the life of a whole at: no later guest of a part reads what its guest wrote."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.kinds({}, False, parents={'part': 'hub', 'sibling': 'other'}, containers={'hub': self.path('whole')})
 
     def next_guests(self, manager: ClaimManager) -> None:
         """Claim the parts that are free, for a guest each: none finds bytes."""
@@ -298,7 +338,7 @@ class NextGuestTestCase(HostTestCase):
             manager.wait_for_wipes()
             self.next_guests(manager)
 
-        lines = interrupts.Lines(at)
+        lines = Lines(at)
         lines.run(of_whole)
         manager.close()
         after = self.start()

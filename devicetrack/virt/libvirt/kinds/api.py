@@ -74,6 +74,9 @@ cannot be used: then leave the device alone. The call does not wait for the lock
 class DeviceKind(abc.ABC):
     """One sort of device.
 
+    Several threads may call every method at once, for different devices, and commands call it in other processes. The
+    driver sets no time limit: a call that waits for a device or a program needs its own, and raises CommandFailed then.
+
     The constructor reads and checks every option of the kind. It does nothing else: it neither connects nor runs
     anything.
 
