@@ -64,7 +64,7 @@ def is_never_untracked(_key: DeviceKey) -> bool:
 class VirtDriver(abc.ABC):
     """One hypervisor on one host.
 
-    Several threads may call every method at once. The manager sets no time limit: each call to the outside needs its own.
+    Several threads may call every method at once. The manager sets no time limit: a call to the outside needs its own.
 
     :param host: the host's name, for messages
     :param conf: the configuration (an ``oslo_config.cfg.ConfigOpts``); the driver registers what it needs
