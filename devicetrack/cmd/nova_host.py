@@ -29,6 +29,7 @@ from devicetrack.claims.repairs import Adopting
 from devicetrack.conf import manager as options
 from devicetrack.engine.withholding import Marks
 from devicetrack.nova import adoption
+from devicetrack.nova import options as nova_options
 from devicetrack.nova.subject import Subject
 from devicetrack.objects.values import DeviceKey
 from devicetrack.store.sql import schema
@@ -189,6 +190,7 @@ class NovaHost:
             with self._opened() as (store, driver), _Warnings() as warnings:
                 look = self._observer(store, driver).adopting()
                 obstacles, rights = list(look.obstacles()), _checked('privileges', driver.check_rights)
+                unread = nova_options.ignored(self._conf)
         except _REFUSALS as error:
             name = 'options' if isinstance(error, (cfg.Error, exception.InvalidConfiguration)) else 'host'
             result, said = adoption.FAILURE, str(error)
@@ -198,7 +200,7 @@ class NovaHost:
                     'starts: first back it up, and stop the services of all hosts that share it')
             yield adoption.HostCheck(name, result, f'{said}; so the rest of the host was not checked')
             return
-        yield from adoption.checks_of_host(obstacles, [*warnings, *(
+        yield from adoption.checks_of_host(obstacles, [*warnings, *filter(None, [unread]), *(
             ': '.join(filter(None, (one.option, one.key.identifier, one.reason))) for one in look.inventory.faults)],
             [*filter(None, [rights.details]), *_unread(look)])
         try:

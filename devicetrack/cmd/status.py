@@ -30,6 +30,7 @@ from devicetrack.conf import manager as manager_options
 from devicetrack.conf import opts
 from devicetrack.conf import placement as placement_options
 from devicetrack.conf import spelling
+from devicetrack.nova import options as nova_options
 from devicetrack.nova import process
 from devicetrack.placement import healer
 from devicetrack.placement import session
@@ -77,13 +78,16 @@ class Checks(upgradecheck.UpgradeCommands):
     def check_configuration(self) -> upgradecheck.Result:
         """Check that the options can be used, and their driver, sources and table loaded. Connects to nothing.
 
-        A key of the files that nothing reads is a warning: the option that it was to set has its default.
+        A key of the files that nothing reads is a warning: the option that it was to set has its default. So is a key
+        of an entry that the installed Nova ignores.
         """
         opts.register_options(self._conf)               # this checks every value that was read
         loader.load_driver(self._conf).close()
         Declarer(self._conf, socket.gethostname()).refresh()
         sql.open_store(self._conf).close()
         unread = spelling.unread(self._conf)
+        if process.has_nova() and (ignored := nova_options.ignored(self._conf)) is not None:
+            unread.append(ignored)
         return upgradecheck.Result(upgradecheck.Code.WARNING if unread else upgradecheck.Code.SUCCESS,
                                    '; '.join(unread) or None)
 

@@ -77,6 +77,8 @@ class Binding:
 
     def __init__(self, driver: Any, host: str, settings: HostSettings) -> None:
         nova_options.check(nova.conf.CONF)
+        if (ignored := nova_options.ignored(nova.conf.CONF)) is not None:
+            LOG.warning('%s', ignored)
         adapter_options.register(nova.conf.CONF)
         self.host, self.nodename, self._driver = host, driver._host.get_hostname(), driver
         self.providers = providers.NovaProviders(driver, self.nodename)

@@ -57,7 +57,7 @@ class OptionsTestCase(base.TestCase):
         self.configuration.set('devicetrack_pci', functions=['all'])
         error = self.assertRaises(exception.InvalidConfiguration, options.check, self.conf)
         self.assertEqual('[devicetrack_pci] functions', error.option)
-        self.assertIn('Nova hands out', error.reason)
+        self.assertIn('Nova assigns', error.reason)
 
     def test_a_nova_without_functions_for_one_time_use_has_none_to_clean(self):
         self.configuration.set('devicetrack_nova', pci='clean')
@@ -65,6 +65,17 @@ class OptionsTestCase(base.TestCase):
         with mock.patch('devicetrack.nova.seams.installed', lambda: '31.2.0'):
             error = self.assertRaises(exception.InvalidConfiguration, options.check, self.conf)
         self.assertEqual('[devicetrack_nova] pci', error.option)
+
+    def test_entries_for_one_time_use_are_reported_where_nova_ignores_them(self):
+        spec = {'vendor_id': '144d', 'one_time_use': 'true'}
+        for written, installed, entries in (
+                ([spec], '31.2.0', 'entry 1'), ([spec], '33.0.0', None),
+                ([{**spec, 'one_time_use': 'no'}], '31.2.0', None),
+                ([{}, [{}, spec]], '31.2.0', 'entry 2')):
+            self.configuration.set('pci', device_spec=[json.dumps(one) for one in written])
+            with mock.patch('devicetrack.nova.seams.installed', lambda installed=installed: installed):
+                told = options.ignored(self.conf)
+            self.assertEqual(entries, told and told.split(': ')[1])
 
 
 class ResourcesTestCase(base.TestCase):

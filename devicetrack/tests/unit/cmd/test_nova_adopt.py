@@ -288,6 +288,23 @@ class HostTestCase(base.TestCase):
         self.assertEqual(('host', 'failure'), (last.check, last.result))
         self.assertIn('upgrade this one', last.details)
 
+    def test_entries_that_the_installed_nova_ignores_are_a_warning(self) -> None:
+        host = self.useFixture(host_fixtures.Host(devices=1, name=HOST))
+        host.manager.close()
+        host.configuration.set('pci', device_spec=['{"vendor_id": "144d", "one_time_use": "true"}'])
+        self.useFixture(fixtures.MonkeyPatch('devicetrack.load_driver', lambda *_arguments: host.driver))
+        self.useFixture(fixtures.MonkeyPatch('devicetrack.nova.seams.installed', lambda: '31.2.0'))
+
+        def node() -> None:
+            raise exception.NovaUnavailable('the conductor', 'it is a test')
+
+        record: Any = types.SimpleNamespace(host=HOST, node=node, check_release=lambda: None)
+        [options] = [one for one in nova_host.NovaHost(
+            host.configuration.conf, record, lambda: None, host.configuration.state_path).checks()
+            if one.check == 'options']
+        self.assertEqual('warning', options.result)
+        self.assertIn('Nova 31.2.0 ignores one_time_use', options.details)
+
     def test_whoever_finds_the_host_taken_learns_that_a_command_works(self) -> None:
         host = self.useFixture(host_fixtures.Host(devices=1, name=HOST))
         host.manager.close()

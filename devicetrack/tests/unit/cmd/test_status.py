@@ -96,6 +96,16 @@ class UpgradeCheckTestCase(base.TestCase):
         self.assertEqual((FAILURE, FAILURE), (code, results['Configuration']))
         self.assertIn('[libvirt] pmem_namespaces = 4GB', details)
 
+    def test_entries_that_the_installed_nova_ignores(self) -> None:
+        self.lines = ('[pci]', 'device_spec = {"vendor_id": "144d", "one_time_use": "true"}')
+        self.assertEqual(SUCCESS, self.check()[0])
+        self.useFixture(base_fixtures.MonkeyPatch('devicetrack.nova.process.has_nova', lambda: True))
+        for installed, expected in (('33.0.0', SUCCESS), ('31.2.0', WARNING)):
+            with base_fixtures.MonkeyPatch('devicetrack.nova.seams.installed', lambda installed=installed: installed):
+                code, results, details = self.check()
+            self.assertEqual((expected, expected), (code, results['Configuration']))
+        self.assertIn('[pci] device_spec: entry 1: Nova 31.2.0 ignores one_time_use', details)
+
     def test_keys_that_nothing_reads(self) -> None:
         nova = ('[DEFAULT]', 'log_dir = /var/log/nova', '[libvirt]', 'virt_type = kvm')
         for lines, expected in (
