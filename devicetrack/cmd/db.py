@@ -12,6 +12,7 @@ from devicetrack.claims import host as host_identity
 from devicetrack.cmd import base
 from devicetrack.cmd import options
 from devicetrack.cmd import progress
+from devicetrack.cmd import remedies
 from devicetrack.conf import manager as manager_options
 from devicetrack.store import sql
 from devicetrack.store.sql import models
@@ -52,7 +53,7 @@ class Check(base.ShowOne):
         except exception.SchemaMismatch as mismatch:
             self.exit_code = base.ATTENTION
             return {'store': mismatch.store, 'schema': mismatch.found, 'needed': mismatch.wanted, 'usable': False,
-                    'remedy': mismatch.remedy}
+                    'remedy': remedies.of(mismatch)}
         return {'store': store.name, 'schema': models.REVISION, 'needed': models.REVISION, 'usable': True,
                 'remedy': None}
 

@@ -32,6 +32,7 @@ from devicetrack.cmd import complete
 from devicetrack.cmd import helping
 from devicetrack.cmd import kinds
 from devicetrack.cmd import records
+from devicetrack.cmd import remedies
 from devicetrack.cmd import screen
 from devicetrack.conf import manager as manager_options
 from devicetrack.conf import opts
@@ -250,11 +251,11 @@ class Manage(app.App):
         try:
             schema.check(self.store)
         except exception.SchemaMismatch as error:
-            if self.conf.config_file or self.conf.config_dir:
-                raise
-            raise exception.SchemaMismatch(
-                error.store, error.found, error.wanted, 'no configuration file was read, so this is the store of the '
-                f'defaults: give the --config-file of the service. If it has none: {error.remedy}') from error
+            remedy = remedies.of(error)
+            if not (self.conf.config_file or self.conf.config_dir):
+                remedy = ('no configuration file was read, so this is the store of the defaults: give the '
+                          f'--config-file of the service. If it has none: {remedy}')
+            raise exception.SchemaMismatch(error.store, error.found, error.wanted, remedy) from error
         if not self._kinds_are_loaded:
             kinds.load(self.conf)
             self._kinds_are_loaded = True

@@ -25,6 +25,7 @@ from devicetrack import ownfiles
 from devicetrack.cmd import base
 from devicetrack.cmd import kinds
 from devicetrack.cmd import placement
+from devicetrack.cmd import remedies
 from devicetrack.compatibility.sources import Declarer
 from devicetrack.conf import manager as manager_options
 from devicetrack.conf import opts
@@ -130,7 +131,7 @@ class Checks(upgradecheck.UpgradeCommands):
             try:
                 store.check()
             except exception.SchemaMismatch as error:
-                if not _is_made_at_start(error):
+                if not remedies.is_made_at_start(error):
                     raise
                 return upgradecheck.Result(upgradecheck.Code.SUCCESS, (
                     f'schema {error.found or "none"}: the service makes it {error.wanted} when it starts'))
@@ -143,7 +144,7 @@ class Checks(upgradecheck.UpgradeCommands):
             try:
                 store.check()
             except exception.SchemaMismatch as error:
-                return _SCHEMA_FIRST if not _is_made_at_start(error) else upgradecheck.Result(
+                return _SCHEMA_FIRST if not remedies.is_made_at_start(error) else upgradecheck.Result(
                     upgradecheck.Code.SUCCESS, None if error.found is None else (
                         'not checked: check them once the service has started'))
             kinds.load(self._conf)
@@ -196,12 +197,6 @@ class Checks(upgradecheck.UpgradeCommands):
         if not process.has_nova() and _has_placement(self._conf):
             self._upgrade_checks = (*self._upgrade_checks, ('Placement', type(self).check_placement))
         return super().check()
-
-
-def _is_made_at_start(error: exception.SchemaMismatch) -> bool:
-    """Whether the service itself makes the schema of this release when it starts, as Nova's does."""
-    return process.has_nova() and error.remedy == schema.remedy(error.found) and (
-        error.found is None or schema.is_known(error.found))
 
 
 _ADVICE: Final = {

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pathlib
+import re
 import shlex
 from typing import Any
 
 from oslo_config import cfg
 
+import devicetrack
 from devicetrack.cmd import device
 from devicetrack.cmd import examples
 from devicetrack.cmd import manage
@@ -25,6 +28,18 @@ class ExamplesTestCase(base.TestCase):
             for line in lines:
                 parser = command(app, None, cmd_name=name).get_parser(name)
                 parser.parse_args(shlex.split(line))
+
+    def test_the_tables_of_the_documentation_have_every_command(self) -> None:
+        pages = pathlib.Path(devicetrack.__file__).parents[1] / 'doc' / 'source'
+        table = (pages / 'cli' / 'index.rst').read_text(encoding='utf-8').partition('The name of a device')[0]
+        rows = re.findall(r'\* - ``(.+)``\n     - ((?:.+\n)+?)     - ', table)
+        self.assertEqual(sorted(examples.EXAMPLES), sorted(
+            f'{name} {action}'.strip() for name, actions in rows
+            for action in ([''] if actions.startswith('alone') else re.findall('``(.+?)``', actions))))
+        table = (pages / 'admin' / 'commands.rst').read_text(encoding='utf-8').partition('Commands that only report')[0]
+        there = {name for cell in re.findall(r'\* - ((?:``.+\n)(?: {7}.+\n)*)', table)
+                 for name in re.findall('``(.+?)``', cell)}
+        self.assertEqual(set(), examples.EXAMPLES.keys() - there)
 
     def test_the_documentation_has_a_command_without_a_program(self) -> None:
         none: Any = None

@@ -115,6 +115,14 @@ class ErrorsTestCase(ManageTestCase):
             self.assertIn('run devicetrack-manage db sync', error)
             self.assertIn('devicetrack-manage recover --from-hypervisor', error)
 
+    def test_no_store_beside_nova_whose_service_makes_it(self) -> None:
+        self.host.manager.close()
+        os.remove(self.file)
+        self.useFixture(base_fixtures.MonkeyPatch('devicetrack.nova.process.has_nova', lambda: True))
+        error = self.error('device', 'list')
+        self.assertIn('start the service, which makes it; before the first start, devicetrack-nova-adopt', error)
+        self.assertNotIn('db sync', error)
+
     def test_a_store_that_is_none(self) -> None:
         self.host.manager.close()
         self.host.store.store.close()

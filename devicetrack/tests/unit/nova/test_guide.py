@@ -36,9 +36,10 @@ class GuideTestCase(testtools.TestCase):
                     for block in guide.blocks('install', section) if guide.is_file(block)]
         self.assertEqual([
             ('/etc/systemd/system/nova-compute.service.d/devicetrack.conf',
-             '[Service]\nEnvironment=DAEMON=/opt/nova/bin/devicetrack-nova-compute\n'),
+             '[Service]\nEnvironment=DAEMON=/opt/nova/bin/devicetrack-nova-compute\nTimeoutStopSec=190\n'),
             ('/etc/systemd/system/openstack-nova-compute.service.d/devicetrack.conf',
-             '[Service]\nExecStart=\nExecStart=/opt/nova/bin/devicetrack-nova-compute\n')], drop_ins)
+             '[Service]\nExecStart=\nExecStart=/opt/nova/bin/devicetrack-nova-compute\nTimeoutStopSec=190\n')],
+            drop_ins)
 
     def test_adoption_is_a_check_a_plan_and_its_record(self) -> None:
         check, plan, apply = guide.blocks('adopt', 'On one host')
