@@ -140,9 +140,9 @@ def _questions(effort: Effort, page: str) -> Iterator[_Question]:
                     f"{amounts}; {parts} WHERE p.part = 'inventory'")
     yield _Question(f'fleet map --output {page}', 'SELECT h.name, h.read_at_ms, d.kind, d.identifier, d.status, '
                     'd.amount, d.resource_class, d.parent, d.numa_node, d.instance_uuid, d.serial FROM fleet_devices d '
-                    f'JOIN fleet_hosts h USING (host_uuid) {in_order}', at_most=4)
+                    f'JOIN fleet_hosts h USING (host_uuid) {in_order}')
     yield _Question(f'fleet drain compute-{number}',
-                    f"{room}; {parts} WHERE p.part IN ('inventory', 'declarations')", at_most=6)
+                    f"{room}; {parts} WHERE p.part IN ('inventory', 'declarations')", at_most=4)
     yield _Question('fleet migration matrix', f"{parts} WHERE p.part = 'declarations'")
 
 

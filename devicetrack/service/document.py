@@ -112,6 +112,12 @@ class Move:
         return tuple(sorted({self.source_compute, self.dest_compute}))
 
     @property
+    def text(self) -> str:
+        """What the instance does meanwhile, for an error."""
+        return f'moving to {self.dest_compute} ({self.kind}, {self.status})' + (
+            ': confirm or revert that first' if self.status == FINISHED else '')
+
+    @property
     def turn(self) -> str | None:
         """The host that takes the next step. None if the move waits for its user."""
         if self.status == FINISHED:

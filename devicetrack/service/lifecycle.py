@@ -194,7 +194,7 @@ class Lifecycle:
             if document.move is None:
                 return None
             if document.move.status != documents.FINISHED:
-                raise exception.InstanceBusy(instance_uuid, 'confirm', document.move.status)
+                raise exception.InstanceBusy(instance_uuid, 'confirm', document.move.text)
             return document.after(documents.CONFIRMED)
 
         self._operate(instance_uuid, decide, lambda document: document.move is None)
@@ -206,7 +206,7 @@ class Lifecycle:
             if move is None or move.status == documents.REVERTING:
                 return None
             if move.kind != documents.RESIZE or move.status not in (documents.FINISHED, documents.POST_MIGRATING):
-                raise exception.InstanceBusy(instance_uuid, 'revert', move.status)
+                raise exception.InstanceBusy(instance_uuid, 'revert', move.text)
             return document.moving(status=documents.REVERTING)
 
         self._operate(instance_uuid, decide, lambda document: document.turn is None)
@@ -257,7 +257,7 @@ class Lifecycle:
     def _check_at_rest(self, document: Document, host: str, operation: str, *states: str) -> None:
         """:raises InstanceBusy: an instance is not at rest on a host in one of these states"""
         if document.move is not None:
-            raise exception.InstanceBusy(document.uuid, operation, document.move.status)
+            raise exception.InstanceBusy(document.uuid, operation, document.move.text)
         if document.state not in states or document.host != host:
             raise exception.InstanceBusy(document.uuid, operation, f'{document.state} on host {document.host}')
 
@@ -352,7 +352,11 @@ class Lifecycle:
         with self._working(instance_uuid):
             while True:
                 document = self._read(instance_uuid)
-                assert document is not None
+                if document is None:            # no host had work with it any more, so the service has removed it
+                    cause = self._failures.get(instance_uuid)
+                    return Document(instance_uuid, self.host, {}, state=documents.DELETED,
+                                    reason='' if cause is None else f'{type(cause).__name__}: {cause}',
+                                    for_tenant=getattr(cause, 'for_tenant', ''))
                 try:
                     if not any(step() for step in self._steps.candidates(document)):
                         return document

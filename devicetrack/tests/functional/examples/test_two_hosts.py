@@ -48,6 +48,30 @@ class TestErrors(two_hosts.TwoHostsTestCase):
         self.one.claim(self.instance, two_hosts.SMALL)
         self.assertEqual('active', self.check('repeated').state)
 
+    def test_a_service_may_remove_a_document_as_it_saves_it_without_hosts(self) -> None:
+        save, remove = self.names['Database'].save, 'DELETE FROM instances WHERE uuid = ?'
+
+        def save_or_remove(database: Any, instance_uuid: str, document: str, replaces: str | None, hosts: Any) -> bool:
+            saved: bool = save(database, instance_uuid, document, replaces, hosts)
+            if saved and not hosts:
+                database._do(remove, instance_uuid)
+            return saved
+
+        huge = {**two_hosts.SMALL, 'extra_specs': {'hw:pmem': '4GB,4GB,4GB,4GB'}}
+        with mock.patch.object(self.names['Database'], 'save', save_or_remove):
+            error = self.assertRaises(exception.OperationFailed, self.one.claim, self.instance, huge)
+            self.assertIsInstance(error.__cause__, exception.NoFit)
+            self.assertIn('NoFit', error.reason)
+            self.assertEqual(getattr(error.__cause__, 'for_tenant', None), error.for_tenant)
+            self.one.claim(self.instance, two_hosts.SMALL)
+            self.one.resize(self.instance, two_hosts.LARGE, 'two')
+            busy = self.assertRaises(exception.InstanceBusy, self.two.resize, self.instance, two_hosts.SMALL)
+            self.assertIn('is moving to two (resize, finished): confirm or revert that first', str(busy))
+            self.two.confirm(self.instance)
+            self.two.release(self.instance)
+            self.one.go_on(self.instance)
+        self.assertIsNone(self.document())
+
     def test_a_boot_whose_guest_does_not_start_leaves_nothing(self) -> None:
         with self.refuse('start'):
             error = self.assertRaises(exception.OperationFailed, self.one.claim, self.instance, two_hosts.SMALL)
