@@ -188,11 +188,9 @@ class Life:
 
         :returns: the rows of ``give`` as they are after it, for :meth:`release`
         """
-        after = [(record, record._replace(role=lifecycle.next_role(record.role, lifecycle.STAYS),
-                                          state=lifecycle.next_state(record.state, lifecycle.STARTED),
-                                          seen=self._declarations.seen_at_start(record)))
-                 for record in settlement.arrive]
-        after += [(record, record._replace(role=lifecycle.next_role(record.role, lifecycle.STAYS), migration_uuid=None))
+        after = [(record, self._arrived(record)) for record in settlement.arrive if record not in settlement.settle]
+        after += [(record, (self._arrived(record) if record in settlement.arrive else record)._replace(
+            role=lifecycle.next_role(record.role, lifecycle.STAYS), migration_uuid=None))
                   for record in settlement.settle]
         after += [(record, record._replace(role=lifecycle.next_role(record.role, lifecycle.LEAVES),
                                            migration_uuid=migration_uuid))
@@ -205,6 +203,11 @@ class Life:
             self._rows.write(Changes(update=tuple(changed), contexts=contexts, note=note))
         now = {update.before.key: update.after for update in changed}
         return [now.get(record.key, record) for record in settlement.give]
+
+    def _arrived(self, record: Record) -> Record:
+        return record._replace(role=lifecycle.next_role(record.role, lifecycle.STAYS),
+                               state=lifecycle.next_state(record.state, lifecycle.STARTED),
+                               seen=self._declarations.seen_at_start(record))
 
     # -- the guest ----------------------------------------------------------------------------------------------------
 
@@ -222,7 +225,7 @@ class Life:
         old = tuple(record for record in used_now if record.role == vocabulary.OLD and not released)
         # If no other row is part of the move that this undoes, nobody else will end it.
         over = bool(old) and all(record.migration_uuid is None or record in old for record in records)
-        self.settle(Settlement(arrive=tuple(record for record in used_now if record not in old), settle=old, over=over))
+        self.settle(Settlement(arrive=tuple(used_now), settle=old, over=over))
         return self.used_by_guest(self._rows.of_instance(instance_uuid), before_move)
 
     def set_aside(self, instance_uuid: str) -> None:

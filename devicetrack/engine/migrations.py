@@ -205,9 +205,9 @@ class Situation(NamedTuple):
 class Settlement(NamedTuple):
     """The changes of one transaction to the rows of an instance. After it, the devices of ``give`` go back.
 
-    Rows in ``arrive`` become current and keep their migration. Rows in ``settle`` become current and at rest. Rows in
-    ``leave`` become old for the migration beside them. ``failed`` has the migrations that a newer one replaced.
-    ``over`` means that no row moves any more.
+    Rows in ``arrive`` become current and active, and keep their migration. Rows in ``settle`` become current and at
+    rest; those in both also become active. Rows in ``leave`` become old for the migration beside them. ``failed`` has
+    the migrations that a newer one replaced. ``over`` means that no row moves any more.
     """
 
     arrive: tuple[Record, ...] = ()

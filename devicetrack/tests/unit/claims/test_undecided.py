@@ -3,6 +3,7 @@
 from typing import Any
 
 from devicetrack import exception
+from devicetrack.testing import fixtures
 from devicetrack.tests.unit.claims import test_moving
 
 
@@ -134,3 +135,14 @@ class TakenBackHereTestCase(test_moving.RegionTestCase):
         self.moves.audit()
         self.assertEqual((2, {('current', 'active')}, 'error'), (
             len(rows := self.moves.rows(self.instance)['one']), {row[1:] for row in rows}, self.migration.status))
+
+    def test_devices_that_no_start_was_recorded_for_are_active_after_it(self):
+        instance = fixtures.Instance(host='one')
+        self.moves.instances.append(instance)
+        self.one.delete_guest(self.instance.uuid)
+        self.one.delete(self.instance)
+        self.one.claim(instance, pmem=1)
+        [before] = self.one.records(instance)
+        self.one.resize(instance, pmem=1, migration=self.moves.migration(instance, 'one'))
+        self.one.boot(instance)
+        self.assertIn((before.identifier, 'current', 'active'), self.moves.rows(instance)['one'])
