@@ -18,15 +18,16 @@ from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Leftover
 from devicetrack.objects.values import Record
 
-# Between the machine and the new store, in the row of a host that has moved to another store. No digest has it.
+# Between the machine and the new store, in the row of a host that moves to another store. No digest has a blank.
+MOVING: Final = ' moves to '
 MOVED: Final = ' moved to '
 
 
 class Host(NamedTuple):
     """One host as the store knows it.
 
-    ``machine_id`` is a digest, never the machine id itself. After the host has moved to another store, it also has the
-    name of that one (:attr:`moved_to`), so it is no machine's any more. ``boot_id`` names the boot in which a manager
+    ``machine_id`` is a digest, never the machine id itself. Once the host moves to another store, it also has the name
+    of that one (:attr:`moved_to`), so it is no machine's any more. ``boot_id`` names the boot in which a manager
     of this host last set it, or is None. When placement counts the host's devices at providers of their own,
     ``nested_version`` is the version of that layout and ``nested_at`` says since when, in seconds since 1970 and only
     as a label; else both are None. ``epoch`` is a number that every start of a manager raises, by a random step; at
@@ -49,12 +50,12 @@ class Host(NamedTuple):
     @property
     def machine(self) -> str:
         """The digest of the machine's id, also after the host has moved to another store."""
-        return self.machine_id.partition(MOVED)[0]
+        return self.machine_id.partition(' ')[0]
 
     @property
     def moved_to(self) -> str | None:
-        """The name, maybe cut, of the store to which the host has moved; None if this one is the host's."""
-        return self.machine_id.partition(MOVED)[2] or None
+        """The name, maybe cut, of the store to which the host moves or has moved; None if this one is the host's."""
+        return self.machine_id.partition(' to ')[2] or None
 
 
 class Fence(NamedTuple):

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+import contextlib
+import os
+import types
 from typing import Any
+from unittest import mock
 
 import sqlalchemy as sa
 
@@ -13,6 +17,7 @@ from devicetrack.claims import report
 from devicetrack.fleet.mirror import Mirror
 from devicetrack.objects.event import Event
 from devicetrack.store import api
+from devicetrack.store.sql import engine as engines
 from devicetrack.store.sql import models
 from devicetrack.store.sql import moving_host
 from devicetrack.store.sql.store import SQLStore
@@ -33,7 +38,9 @@ class MovingTestCase(base.TestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.old, self.new = (self.useFixture(of()).open() for of in (self.source, self.target))
+        self.old = self.useFixture(self.source()).open()
+        self.new_fixture = self.useFixture(self.target())
+        self.new = self.new_fixture.open()
         self.host = self.started('compute-7', self.old)
         self.guest = self.host.spawn(pmem=1)
         self.claimed = fixtures.Instance()
@@ -87,6 +94,13 @@ class MovingTestCase(base.TestCase):
     def start(self, store: SQLStore) -> None:
         self.host.store.store = store
         self.host.restart()
+
+
+def raising(error: BaseException) -> Callable[[int], None]:
+    def told(rows: int) -> None:
+        raise error
+
+    return told
 
 
 class TestMove(MovingTestCase):
@@ -147,37 +161,132 @@ class TestMove(MovingTestCase):
 class TestWhatStopsIt(MovingTestCase):
     scenarios = base.table(('sqlite', _SQLITE), ('postgresql', _POSTGRESQL), ('mariadb', _MARIADB), names=('target',))
 
-    def raising(self, error: BaseException) -> Callable[[int], None]:
-        def told(rows: int) -> None:
-            raise error
-
-        return told
-
     def test_an_error_leaves_the_host_where_it_was(self) -> None:
         before = self.rows(self.old)
         self.assertRaises(exception.StoreUnavailable, self.move, self.old, self.new,
-                          self.raising(exception.StoreUnavailable('new', 'full')))
+                          raising(exception.StoreUnavailable('new', 'full')))
         self.assertEqual(([], before), (self.new.hosts(), self.rows(self.old)))
         self.start(self.old)
 
     def test_after_an_interrupt_neither_store_starts_and_the_next_call_ends_it(self) -> None:
         before = self.rows(self.old)
-        self.assertRaises(KeyboardInterrupt, self.move, self.old, self.new, self.raising(KeyboardInterrupt()))
+        self.assertRaises(KeyboardInterrupt, self.move, self.old, self.new, raising(KeyboardInterrupt()))
         self.assertRaises(exception.HostMoved, self.host.another_manager().init_host, self.host.context)
-        self.assertEqual([], self.new.hosts())
+        self.assertRaises(exception.HostMoved, self.start, self.new)    # it would begin there without rows
         self.move(self.old, self.new)
         self.assertEqual(before, self.rows(self.new))
         self.assertIsNone(self.move(self.old, self.new).rows)
         self.assertEqual(before, self.rows(self.new))
         self.start(self.new)
 
+    def test_a_commit_that_comes_after_the_next_call_has_failed(self) -> None:
+        before = self.rows(self.old)
+        late = self.late_commit()
+        self.assertRaises(exception.StoreUnavailable, self.move, self.old, self.brief())
+        self.assertRaises(exception.HostMoved, self.host.another_manager().init_host, self.host.context)
+        late()
+        self.assertIsNone(self.move(self.old, self.new).rows)
+        self.assertEqual(before, self.rows(self.new))
+        self.assertRaises(exception.HostMoved, self.host.another_manager().init_host, self.host.context)
+        self.start(self.new)
+
+    def brief(self) -> SQLStore:
+        """The new store, for a process that waits a second for a lock."""
+        self.new_fixture.conf.set_override('busy_timeout_s', 1, 'devicetrack_database')
+        store = databases.open_store(self.new_fixture.conf)
+        self.addCleanup(store.close)
+        return store
+
+    def late_commit(self) -> Callable[[], None]:
+        """Move until the last COMMIT, whose outcome the call does not know. Returns what sends the COMMIT."""
+        connections = contextlib.ExitStack()
+
+        def transact(work: Callable[[sa.Connection], Any]) -> Any:
+            connection = connections.enter_context(self.new.engine.connect().execution_options(
+                **{engines.WRITES: True}))
+            work(connection)
+            connections.callback(connection.commit)
+            raise exception.OutcomeUnknown(self.new.name)
+
+        with mock.patch.object(self.new, 'unhurried', lambda: contextlib.nullcontext(
+                types.SimpleNamespace(transact=transact))):
+            self.assertRaises(exception.OutcomeUnknown, self.move, self.old, self.new)
+        self.addCleanup(connections.close)
+        return connections.close
+
     def test_a_target_with_a_host_of_this_name_or_machine_is_refused(self) -> None:
+        moved = f'{self.row.machine_id}{api.MOVED}elsewhere'
         for other in (self.row._replace(uuid=records.HOST_UUID, machine_id='f' * 64),
-                      self.row._replace(uuid=records.HOST_UUID, name='other'), self.row):
+                      self.row._replace(uuid=records.HOST_UUID, name='other'),
+                      self.row._replace(uuid=records.HOST_UUID, name='other', machine_id=moved), self.row):
             self.new.add_host(other)
             self.assertRaises(exception.TargetHasHost, self.move, self.old, self.new)
             self.new.replace_host(other, None)
         self.start(self.old)
+
+
+class TestAgain(MovingTestCase):
+    """Calls that come again after the host has gone on, in SQLite files."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.third = self.useFixture(_SQLITE()).store
+
+    def owners(self) -> list[SQLStore]:
+        """The stores with which a manager of the host starts."""
+        return [store for store in (self.old, self.new, self.third)
+                if (host := store.host('compute-7')) is not None and host.moved_to is None]
+
+    def test_an_earlier_move_again_brings_no_old_rows(self) -> None:
+        self.move(self.old, self.new)
+        self.move(self.new, self.third)
+        before = self.rows(self.third)
+        self.assertRaises(exception.HostMoved, self.move, self.old, self.new)
+        for table in models.TABLES.values():    # as "host forget"
+            self.new.transact(lambda connection, table=table: connection.execute(sa.delete(table)))
+        self.assertRaises(exception.HostMoved, self.move, self.old, self.new)
+        self.assertEqual(([self.third], before), (self.owners(), self.rows(self.third)))
+        self.move(self.third, self.old)
+        self.assertEqual(([self.old], before), (self.owners(), self.rows(self.old)))
+        self.start(self.old)
+
+    def test_an_earlier_move_that_was_cut_short_after_its_last_row(self) -> None:
+        """The old store does not say that it ended. Its next call would replace what the host has done since."""
+        self.move(self.old, self.new)
+        moved = self.row_in(self.old).machine_id
+        self.old.transact(lambda connection: connection.execute(sa.update(models.hosts).values(
+            machine_id=moved.replace(api.MOVED, api.MOVING))))
+        self.move(self.new, self.third)
+        self.assertRaises(exception.TargetHasHost, self.move, self.old, self.new)
+        self.assertEqual([self.third], self.owners())
+
+    def test_another_command_that_ends_the_move_meanwhile(self) -> None:
+        """The two know of no common lock."""
+        def meanwhile(work: Callable[[sa.Connection], Any]) -> Any:
+            patched.stop()
+            self.assertIsNotNone(self.move(self.old, self.new).rows)
+            return self.new.transact(work)
+
+        patched = mock.patch.object(self.new, 'unhurried', lambda: contextlib.nullcontext(
+            types.SimpleNamespace(transact=meanwhile)))
+        patched.start()
+        self.assertRaises(exception.HostIdentityChanged, self.move, self.old, self.new)
+        self.assertEqual([self.new], self.owners())
+        self.start(self.new)
+
+    def test_stores_whose_names_differ_only_at_their_end(self) -> None:
+        """A row has room for a part of a name."""
+        stores = []
+        for number in range(2):
+            directory = f'{self.state_path}/{"long" * 20}{number}'
+            os.makedirs(directory, 0o700)
+            databases.write_empty_sqlite(f'{directory}/devicetrack.sqlite')
+            stores.append(databases.open_store(databases.configuration(
+                connection=f'sqlite:///{directory}/devicetrack.sqlite')))
+            self.addCleanup(stores[-1].close)
+        self.assertRaises(KeyboardInterrupt, self.move, self.old, stores[0], raising(KeyboardInterrupt()))
+        self.assertRaises(exception.HostMoved, self.move, self.old, stores[1])
+        self.move(self.old, stores[0])
 
 
 class TestMirror(MovingTestCase):
