@@ -156,10 +156,12 @@ class Lifecycle:
         Its guest is gone here when the call returns, and its devices are free or being released. A host that does
         not answer follows when it is back.
         """
-        self._check_open()
-        if self._read(instance_uuid) is not None:
+        try:
             self._operate(instance_uuid, lambda document: None if document.is_over else document.deleting(),
                           lambda document: document.is_over)
+        except exception.BadRequest:
+            if self._read(instance_uuid) is not None:
+                raise                           # else there is none, or another call has ended it meanwhile
 
     # -- moves --------------------------------------------------------------------------------------------------------
 
@@ -209,7 +211,7 @@ class Lifecycle:
                 raise exception.InstanceBusy(instance_uuid, 'revert', move.text)
             return document.moving(status=documents.REVERTING)
 
-        self._operate(instance_uuid, decide, lambda document: document.turn is None)
+        self._operate(instance_uuid, decide, lambda document: document.turn is None and not document.is_over)
 
     def live_migrate(self, instance_uuid: str, host: str,
                      allocations: Mapping[str, Any] | DeviceRequest | None = None) -> None:
@@ -228,7 +230,7 @@ class Lifecycle:
             self._check_at_rest(document, self.host, 'migrate', documents.ACTIVE)
             return self._begun(document, documents.LIVE_MIGRATION, documents.QUEUED, host, there)
 
-        self._operate(instance_uuid, decide, lambda document: document.host == host and document.turn is None)
+        self._operate(instance_uuid, decide, lambda document: _is_at(document, host))
 
     def evacuate(self, instance_uuid: str, allocations: Mapping[str, Any] | DeviceRequest | None = None) -> None:
         """Build here the guest of a host that is down and cannot come back unnoticed. A guest that was off stays off.
@@ -250,7 +252,7 @@ class Lifecycle:
                 document = document.but(state=documents.ACTIVE)         # not there
             return self._begun(document, documents.EVACUATION, documents.ACCEPTED, self.host, there)
 
-        self._operate(instance_uuid, decide, lambda document: document.host == self.host and document.turn is None)
+        self._operate(instance_uuid, decide, lambda document: _is_at(document, self.host))
 
     # -- how they work ------------------------------------------------------------------------------------------------
 
@@ -431,6 +433,10 @@ class Lifecycle:
 
 def _is_same(move: Move, kind: str, destination: str, allocations: Any) -> bool:
     return (move.kind, move.dest_compute, move.new_allocations) == (kind, destination, allocations)
+
+
+def _is_at(document: Document, host: str) -> bool:
+    return document.host == host and document.turn is None and not document.is_over
 
 
 class _Conducted(Exception):

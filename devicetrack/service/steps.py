@@ -181,6 +181,9 @@ class Steps:
             # On one host the guest's definition may still name the devices, until the guest is started anew.
             LOG.info('Instance %s: %s', document.uuid, error)
             return False
+        held = self._manager.held(document.uuid) if move.on_one_host else ()
+        if held and all(device.releasing for device in held):
+            return False                        # a start needs to know why the guest has none of these
         return self.save(document.settled(move, self._host), document)
 
     def state_of(self, uuid: str) -> str:

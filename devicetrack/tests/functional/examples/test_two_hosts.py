@@ -172,6 +172,20 @@ class TestErrors(two_hosts.TwoHostsTestCase):
         self.hosts[self.document().host].lifecycle.start(self.instance)
         self.check('started')
 
+    def test_a_guest_that_moved_to_no_devices_starts_while_the_old_ones_cannot_go_back(self) -> None:
+        none = {**two_hosts.SMALL, 'name': 'none', 'extra_specs': {}}
+        for before, after, end in ((two_hosts.SMALL, none, 'confirm'), (none, two_hosts.SMALL, 'revert')):
+            self.one.claim(self.instance, before)
+            if end == 'confirm':
+                self.one.stop(self.instance)
+            self.one.resize(self.instance, after)
+            getattr(self.one, end)(self.instance)
+            self.settle()
+            self.one.start(self.instance)
+            self.assertEqual(none, self.check(end).flavor)
+            self.one.release(self.instance)
+            self.settle()
+
     def test_a_guest_that_was_off_stays_off_when_it_is_evacuated(self) -> None:
         self.one.claim(self.instance, two_hosts.SMALL)
         self.one.stop(self.instance)
@@ -221,6 +235,31 @@ class TestErrors(two_hosts.TwoHostsTestCase):
         with mock.patch.object(self.names['Guests'], 'stop', stop_and_be_deleted):
             self.assertRaises(exception.OperationFailed, self.one.resize, self.instance, two_hosts.LARGE, 'two')
         self.assertEqual('deleted', self.check('deleted').state)
+
+    def test_a_delete_amid_a_revert_wins(self) -> None:
+        self.one.claim(self.instance, two_hosts.SMALL)
+        self.one.resize(self.instance, two_hosts.LARGE)
+        stop = self.names['Guests'].stop
+
+        def stop_and_be_deleted(guests: Any, instance_uuid: str) -> None:
+            stop(guests, instance_uuid)
+            document = self.document()
+            if not document.is_over:
+                self.database.save(instance_uuid, document.deleting().text, document.saved, ['one'])
+
+        with mock.patch.object(self.names['Guests'], 'stop', stop_and_be_deleted):
+            self.assertRaises(exception.OperationFailed, self.one.revert, self.instance)
+        self.assertEqual('deleted', self.check('deleted').state)
+
+    def test_a_delete_of_what_another_call_has_deleted_meanwhile_does_nothing(self) -> None:
+        self.one.claim(self.instance, two_hosts.SMALL)
+        text = self.database.document(self.instance)
+        self.two.release(self.instance)
+        self.database._do('DELETE FROM instances WHERE uuid = ?', self.instance)
+        read = mock.Mock(side_effect=[text, None, None])
+        with mock.patch.object(self.names['Database'], 'document', read):
+            self.one.release(self.instance)
+        self.assertIsNone(self.check('deleted'))
 
     def test_two_calls_at_once_are_one_operation(self) -> None:
         first, second = self.together(*[lambda: self.one.claim(self.instance, two_hosts.SMALL)] * 2)
