@@ -244,10 +244,12 @@ class Life:
                 role=lifecycle.next_role(record.role, lifecycle.SET_ASIDE), migration_uuid=None)) for record in left)))
 
     def note_reboot(self, instance_uuid: str) -> None:
-        """Record the versions that the guest may have seen of its devices since it rebooted, if they are newer."""
+        """Record the versions that the guest may have seen of its devices since it rebooted, if they are newer.
+
+        While it moves on this host, this also records them of those that it left: it may still have them.
+        """
         seen = [(record, self._declarations.seen_at_reboot(record))
-                for record in self.used_by_guest(self._rows.of_instance(instance_uuid))
-                if record.state == vocabulary.ACTIVE]
+                for record in self._rows.of_instance(instance_uuid) if record.state == vocabulary.ACTIVE]
         changed = tuple(Update(record, record.changed(seen=now))
                         for record, now in seen if record.seen != now)
         if changed:

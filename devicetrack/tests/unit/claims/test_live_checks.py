@@ -87,6 +87,19 @@ class VersionsTestCase(LiveTestCase):
             self.assert_refused('the guest may have seen version 2.1.1, the destination has the older 2.0.1',
                                 instance, 'one')
 
+    def test_not_back_after_a_reboot_before_a_move_on_one_host_that_failed(self) -> None:
+        self.declare(self.one, '2.0.1')
+        self.declare(self.two, '2.1.1')
+        instance = self.region.spawn('one', vgpu=1)
+        self.region.live_migrate(instance, 'two', vgpu=1)
+        self.region.audit()
+        migration = self.region.migration(instance, 'two')
+        self.two.resize(instance, vgpu=1, migration=migration)
+        self.two.manager.rebooted(None, instance)
+        migration.status = 'error'
+        self.region.audit()
+        self.assertEqual(['2.1.1'], self.seen(self.two, instance))
+
     def test_a_guest_that_boots_on_the_older_one_has_seen_no_newer_one(self) -> None:
         self.declare(self.one, '2.0.1')
         self.declare(self.two, '2.1.1')
