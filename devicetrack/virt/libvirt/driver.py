@@ -111,6 +111,7 @@ class LibvirtDriver(guests.Guests):
         self._seen: tuple[Mapping[DeviceKey, str], containment.Look] = {}, containment.Look(self._sysfs)
         # What excludes each device of several kinds, as the last inventory found it that showed the device.
         self._tokens: dict[DeviceKey, Exclusions] = {}
+        self._placed: Collection[str] = ()      # the kinds of which the last inventory found all of that
         self._topology = numa_sysfs.Topology(self._sysfs)
         self._proofs = proofs.Proofs(state_path)
         self._proving = proving.Proving(self._kinds, self._proofs, self._held, self._usage.read,
@@ -256,13 +257,13 @@ class LibvirtDriver(guests.Guests):
         self._seen = nodes, look
         found, all_devices = overlaps.find(nodes, look), Compact.joined(InventoryDevice, devices)
         if several:
-            self._note_tokens(all_devices)
+            self._note_tokens(all_devices, known)
         return Inventory(overlaps.unhealthy(all_devices, found) if found else all_devices, tuple(capacities),
                          frozenset(known), tuple(unknown), tuple(missing), frozenset(keeping), frozenset(unproven),
                          tuple(found), tuple(faults), self._sockets(), frozenset(by_person),
                          frozenset(look.mediated_devices()), observed)
 
-    def _note_tokens(self, devices: Iterable[InventoryDevice]) -> None:
+    def _note_tokens(self, devices: Iterable[InventoryDevice], known: Collection[str]) -> None:
         """Remember what excludes the devices. If one that stores data vanishes or cannot be read, this stays known."""
         nodes, look = self._seen
         tokens = {key: found for key, found in self._tokens.items() if self._kinds[key.kind].keeps_bytes}
@@ -273,7 +274,7 @@ class LibvirtDriver(guests.Guests):
                 LOG.warning('%s', error, exc_info=True)
                 tokens.pop(device.key, None)
         # Without an answer from the host some of them may lack a token.
-        self._tokens = {} if look.unread is not None else tokens
+        self._tokens, self._placed = ({}, ()) if look.unread is not None else (tokens, known)
 
     def _observed(self, faults: list[Fault]) -> Iterator[InventoryDevice]:
         """Find the devices that the service hands out itself. No claim needs them, so an error is only a fault."""
@@ -466,11 +467,13 @@ class LibvirtDriver(guests.Guests):
         """Find the proven devices of other kinds that are inside of a device, are the same thing, or contain it.
 
         What contains it counts if the device stores data. A proven device that no inventory of this process has shown
-        may be anywhere.
+        may be anywhere. If the kind of the device itself could not be read, they all may be inside of it.
 
         :param now: what contains what now
         """
-        own = {*now, *self._tokens.get(key, ())}
+        if (of_kind := self._tokens.get(key)) is None and key.kind not in self._placed:
+            return {one for one in proven if one[0] != key.kind}
+        own = {*now, *(of_kind or ())}
         against = {(token, mode) for token, of_own in own for mode in (
             (vocabulary.PART, vocabulary.WHOLE) if of_own == vocabulary.WHOLE else
             (vocabulary.WHOLE,) if of_own == vocabulary.PART and self._kinds[key.kind].keeps_bytes else ())}

@@ -461,6 +461,7 @@ class MistakesTestCase(base.TestCase):
                 (self.tape.key, DeviceKey('tape', 'two'), DeviceKey('other', 'three')), DETAILS), vocabulary.WIPED)
             self.says('within_reach', self.assertRaises(exception.RealizeFailed, driver.realize, self.tape))
         driver = self.make('within_reach', ['two'], keeps_bytes=True)
+        driver.get_inventory()
         driver.realize(self.tape)
         self.assertEqual({}, driver._proofs.of_kind('tape'))
         self.assertEqual(['three'], list(driver._proofs.of_kind('other')))

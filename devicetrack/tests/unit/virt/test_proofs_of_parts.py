@@ -249,6 +249,21 @@ class WritingTestCase(HostTestCase):
                 os.truncate(self.path(name), 0)
             self.prove(driver)
 
+    def test_a_whole_whose_kind_could_not_be_read(self) -> None:
+        """Only its kind knows its tokens."""
+        for keeps_bytes in (True, False):
+            for does_restart in (True, False):
+                driver = self.start(keeps_bytes)
+                if does_restart:
+                    driver = self.driver()
+                self.made[0].is_unreadable = True
+                driver.get_inventory()
+                self.made[0].is_unreadable = False
+                driver.realize(self.assignment('whole', 'whole'))
+                self.assertNotIn('part', self.proven())
+                for name in ('whole', 'part'):
+                    os.truncate(self.path(name), 0)
+
     def test_nobody_gets_a_whole_while_its_kind_cannot_say_what_it_is(self) -> None:
         driver = self.start()
         self.made[0].is_broken = True
