@@ -371,7 +371,8 @@ class Lifecycle:
     def _go_on_with_all(self, restarted: bool) -> None:
         for instance_uuid, text in sorted(self._instances.documents(self.host).items()):
             try:
-                if not restarted and not Document.read(text).turns:
+                document = Document.read(text)
+                if not restarted and not document.turns and document.state != documents.OFF:
                     continue                    # it is at rest
                 with self._conducting(instance_uuid, alone=True):
                     self._go_on_after(instance_uuid, restarted)
@@ -394,12 +395,13 @@ class Lifecycle:
                 self._give_up(document, 'it was interrupted before the copy')
             else:
                 return
-        elif restarted and here and (move is None or move.status == documents.FINISHED):
-            if document.state == documents.ACTIVE and self._steps.state_of(instance_uuid) != steps.RUNS:
+        elif here and (move is None or move.status == documents.FINISHED):
+            if document.state == documents.OFF:
+                self._steps.stop(instance_uuid)         # the call that saved this may have failed then
+            elif restarted and document.state == documents.ACTIVE and \
+                    self._steps.state_of(instance_uuid) != steps.RUNS:
                 with contextlib.suppress(steps.Changed):
                     self._steps.save(document.but(state=documents.STARTING), document)
-            elif document.state == documents.OFF:
-                self._steps.stop(instance_uuid)
         if self._advance(instance_uuid).saved != document.saved:
             self._conduct(instance_uuid)
 

@@ -146,6 +146,15 @@ class TestErrors(two_hosts.TwoHostsTestCase):
             self.one.release(self.instance)
             self.one.manager.wait_for_wipes()
 
+    def test_an_audit_goes_on_with_a_stop_that_failed(self) -> None:
+        self.one.claim(self.instance, two_hosts.SMALL)
+        with self.refuse('stop'):
+            self.assertRaises(ZeroDivisionError, self.one.stop, self.instance)
+        self.settle()
+        self.assertEqual({self.instance: False}, self.hosts['one'].guests())
+        self.one.start(self.instance)
+        self.check('started')
+
     def test_a_guest_that_was_off_stays_off_when_it_moves(self) -> None:
         self.one.claim(self.instance, two_hosts.SMALL)
         self.one.stop(self.instance)
