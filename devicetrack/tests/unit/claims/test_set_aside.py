@@ -116,6 +116,7 @@ class ComesWithoutDevicesTestCase(RegionTestCase):
             else:
                 self.one.spawn(self.instance, pmem=1)
             migration = self.moves.resize(self.instance, 'one')
+            self.one.wait()                     # for the tries that these starts began
             self.one.machine.clear()            # only the first device cannot be wiped
             self.moves.confirm(self.instance, migration)
             self.one.machine.before('wipe', BAD_BLOCK)
