@@ -22,6 +22,7 @@ from typing import cast
 from typing import Final
 from typing import Protocol
 from typing import TypeVar
+import weakref
 
 from devicetrack import exception
 from devicetrack.claims import locks
@@ -34,19 +35,34 @@ _Class = TypeVar('_Class', bound=type[Any])
 # These call the service's own code, whose exceptions pass through.
 _CALLS_THE_SERVICE: Final = ('devicetrack.claims.instance_fields', 'devicetrack.claims.service')
 
-# The request id, and the answers of the service; None where nobody keeps them.
-_Call = tuple[str | None, dict[Any, Any] | None]
-_present: Final[contextvars.ContextVar[_Call]] = contextvars.ContextVar('devicetrack_call', default=(None, None))
+
+class _Call:
+    """A call: the id of its request, and the answers of the service."""
+
+    def __init__(self, request_id: str | None, answers: dict[Any, Any]) -> None:
+        self.request_id, self.answers = request_id, answers
+
+
+# Only the call itself keeps this object. So what an interrupt leaves here says nothing to a later call of the thread.
+_present: Final[contextvars.ContextVar[weakref.ref[_Call] | None]] = contextvars.ContextVar(
+    'devicetrack_call', default=None)
+
+
+def _now() -> _Call | None:
+    reference = _present.get()
+    return None if reference is None else reference()
 
 
 def present() -> str | None:
     """The request id in the context of the present call, or None without one."""
-    return _present.get()[0]
+    call = _now()
+    return None if call is None else call.request_id
 
 
 def answers() -> dict[Any, Any] | None:
     """What the service has answered in the present call, by question; None outside of a call."""
-    return _present.get()[1]
+    call = _now()
+    return None if call is None else call.answers
 
 
 def keeping_answers() -> contextlib.AbstractContextManager[None]:
@@ -61,7 +77,8 @@ def during(request_id: str | None) -> Iterator[None]:
     In a call that keeps them already, its own answers count.
     """
     kept = answers()
-    token = _present.set((request_id, {} if kept is None else kept))
+    call = _Call(request_id, {} if kept is None else kept)
+    token = _present.set(weakref.ref(call))
     try:
         yield
     finally:
@@ -77,7 +94,8 @@ def of_request(call: _PublicCall) -> _PublicCall:
     def with_request(self: Any, context: Any, *args: Any, **kwargs: Any) -> Any:
         request_id = getattr(context, 'request_id', None)
         # Not with during(), which would take longer than the rest: every claim runs this.
-        token = _present.set((request_id[:REQUEST_ID_LENGTH] if isinstance(request_id, str) else None, {}))
+        own = _Call(request_id[:REQUEST_ID_LENGTH] if isinstance(request_id, str) else None, {})
+        token = _present.set(weakref.ref(own))
         try:
             return call(self, context, *args, **kwargs)
         finally:

@@ -106,7 +106,8 @@ class StartTestCase(WipesTestCase):
         request = operator_requests.make(host_uuid, operator_requests.RELEASE, instance_uuid=instance.uuid)
         store.add_operator_request(request)
         self.host.audit(wait=False)
-        self.assertEqual(RELEASING, self.host.states()['d0'])
+        [answer] = [one.answer for one in store.operator_requests_of_host(host_uuid)]
+        self.assertEqual(RELEASING, self.host.states()['d0'], str(answer))
         self.go_on.set()
         self.host.wait()
         self.assertEqual(FREE, self.host.states()['d0'])
