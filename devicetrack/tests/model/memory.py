@@ -21,7 +21,7 @@ _REMEMBERED: Final = {
     'service_store.store': ('_fence', '_own', '_is_taken_over'),
     'rows.unfinished': ('_entries',),
     'rows.known': ('_rows', '_keys', '_contexts'),
-    'gate': ('_disabled', '_behind'),
+    'gate': ('_behind',),
     'boot': ('_recorded', '_ready'),
     'views': ('providers',),
     'views._known': ('_uuids',),

@@ -163,6 +163,7 @@ def resize(options: dict[str, Any]) -> None:
         host.resize(instance, pmem=1, migration=migration)
         _said('claimed')
         host.machine.stop_guest(instance.uuid)
+        migration.status = 'post-migrating'
         host.run_guest(instance)
         _said('booted')
 

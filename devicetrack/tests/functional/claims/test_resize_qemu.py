@@ -169,6 +169,7 @@ class KilledResizeTestCase(QEMUTestCase):
             instance, migration, old, new, _secret = self.waiting(step)
             if step == CLAIMED:                 # the service goes on where it was
                 self.machine.stop_guest(instance.uuid)
+                migration.status = 'post-migrating'
                 self.host.boot(instance)
                 migration.status = 'finished'
                 self.fill(new)
@@ -218,6 +219,7 @@ directory = {self.directory}
         of_staying, of_moving = self.fill(kept), self.fill(old)
         migration = self.host.resize(moving, pmem=1)
         self.machine.stop_guest(moving.uuid)
+        migration.status = 'post-migrating'
         self.host.boot(moving)
         migration.status = 'finished'
         [(new, _, _)] = [row for row in self.rows(moving) if row[0] != old]

@@ -40,6 +40,7 @@ def boot(region: Region, instance: Instance, name: str) -> Steps:
     host.run_guest(instance)
     yield f'{name}: realize, guest_config, the guest starts'
     host.manager.started(None, instance)
+    host.manager.wait_for_wipes()           # of what the guest's definition had before
     yield f'{name}: started'
 
 

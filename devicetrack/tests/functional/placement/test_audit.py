@@ -90,6 +90,7 @@ class AuditTestCase(base.TestCase):
         self.host.resize(instance, migration=migration, request={
             provider: {'resources': amounts} for provider, amounts in resources.items()})
         self.host.machine.delete_guest(instance.uuid)
+        migration.status = 'post-migrating'
         self.host.boot(instance)
         migration.status = 'finished'
         return migration

@@ -87,6 +87,7 @@ class TestBetween(AuditTestCase):
         yield lambda: self.host.resize(self.instance, migration=self.migration, request={
             provider: {'resources': amounts} for provider, amounts in new.items()})
         yield from before_boot
+        yield lambda: setattr(self.migration, 'status', 'post-migrating')
         yield lambda: self.host.boot(self.instance)
 
     def in_order(self, at_placement: list[Step], at_host: list[Step]) -> list[Step]:

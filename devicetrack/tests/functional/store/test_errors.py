@@ -533,7 +533,7 @@ class TestServer(base.TestCase):
         self.assertEqual([], store.records())
         for call in (store.check, lambda: store.write(insert(record('ns0')))):
             error = self.assertRaises(exception.StoreUnavailable, call)
-            self.assertIn('read-only', error.reason)
+            self.assertIn('permission denied', error.reason)
             self.assertNotIn(f"'{user}'", ''.join(traceback.format_exception(error)))
 
 
