@@ -358,9 +358,11 @@ class Wipes:
                     if wait and self._leave_all(instance_uuid):
                         continue                # an audit has just begun to wipe it
                     yield
-                return
-        finally:
+                break
+        except Exception:                       # an interrupt ends this start, and may have left a lock of it held
             self.go_on()
+            raise
+        self.go_on()
 
     def is_wiping(self, instance_uuid: str) -> bool:
         """Whether a device of an instance is being wiped."""
