@@ -23,16 +23,17 @@ def without_eventlet() -> Iterator[None]:
 
     oslo.concurrency and oslo.privsep try to import it, to see whether it has replaced the threads of the process.
     """
-    with _CHANGING:
-        if 'eventlet' in sys.modules:
-            yield
-            return
-        hidden: Any = None
-        sys.modules['eventlet'] = hidden
-        try:
-            yield
-        finally:
-            del sys.modules['eventlet']
+    # Without a lock, which an interrupt before the block would leave held: at worst another thread loads eventlet.
+    if 'eventlet' in sys.modules:
+        yield
+        return
+    hidden: Any = None
+    sys.modules['eventlet'] = hidden
+    try:
+        yield
+    finally:
+        if sys.modules.get('eventlet') is None:
+            sys.modules.pop('eventlet', None)
 
 
 def load_versioned_objects() -> None:
