@@ -10,11 +10,7 @@ from collections.abc import Iterator
 import contextlib
 import importlib.util
 import sys
-import threading
 from typing import Any
-
-# Reentrant: an import may lead to another one.
-_CHANGING = threading.RLock()
 
 
 @contextlib.contextmanager
@@ -42,13 +38,12 @@ def load_versioned_objects() -> None:
     It takes one class from there, for a serializer that we do not use: this gets the class from its module, which needs
     nothing else of the package. If the process loads oslo.messaging later, it has the same class.
     """
-    with _CHANGING:
-        spec = importlib.util.find_spec('oslo_messaging')
-        if 'oslo_messaging' not in sys.modules and 'oslo_versionedobjects.base' not in sys.modules and spec is not None:
-            package: Any = importlib.util.module_from_spec(spec)
-            sys.modules['oslo_messaging'] = package
-            try:
-                package.NoOpSerializer = importlib.import_module('oslo_messaging.serializer').NoOpSerializer
-                importlib.import_module('oslo_versionedobjects.base')
-            finally:
-                del sys.modules['oslo_messaging']
+    spec = importlib.util.find_spec('oslo_messaging')
+    if 'oslo_messaging' not in sys.modules and 'oslo_versionedobjects.base' not in sys.modules and spec is not None:
+        package: Any = importlib.util.module_from_spec(spec)
+        sys.modules['oslo_messaging'] = package
+        try:
+            package.NoOpSerializer = importlib.import_module('oslo_messaging.serializer').NoOpSerializer
+            importlib.import_module('oslo_versionedobjects.base')
+        finally:
+            del sys.modules['oslo_messaging']

@@ -225,6 +225,7 @@ def locate(store: store_api.Store, name: str | None, machine_id_path: str) -> st
     hosts = store.hosts()
     here = {host.name: host for host in hosts if host.machine_id == digest}
     host_identity.check_not_moved(hosts, digest)
+    known = [host.name for host in hosts]
     hostname = socket.gethostname()
     if name is None and len(here) == 1:
         return next(iter(here.values()))
@@ -236,8 +237,8 @@ def locate(store: store_api.Store, name: str | None, machine_id_path: str) -> st
     if name is None and here:
         raise exception.AmbiguousHost(here)
     if here:
-        raise exception.UnknownHost(wanted, [host.name for host in store.hosts()])
-    if name is None and (known := [host.name for host in store.hosts()]):
+        raise exception.UnknownHost(wanted, known)
+    if name is None and known:
         # This machine may be one of them with a new id. A new host would have no rows, so every device would differ.
         raise exception.UnknownHost(None, known)
     return host_identity.new_host(wanted, digest)

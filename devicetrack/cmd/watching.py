@@ -28,7 +28,7 @@ class _Frame(io.StringIO):
         super().__init__()
         self._terminal = terminal
 
-    @property
+    @property                                   # where the base class has a plain attribute
     def encoding(self) -> str:                  # type: ignore[override]
         return self._terminal.encoding
 
