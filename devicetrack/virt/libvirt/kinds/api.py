@@ -492,12 +492,12 @@ class DeviceKind(abc.ABC):
         """Say whether a device that is proven clean and was only claimed can be freed as it is.
 
         For a kind that stores data. The driver has the device's lock, and no domain names it. The default is False: the
-        kind cannot tell, and the device is wiped.
+        kind cannot tell, and the device becomes unproven.
 
         The kind checks that the device is there, is the recorded one and is not in use. The driver relies on the
         answer, and frees the device.
 
-        :returns: True only if the device can be freed; otherwise it is wiped
+        :returns: True only if the device can be freed; otherwise it becomes unproven
         :raises DriverError: as :meth:`unclaim`, if the host does not have the device or somebody uses it
         """
         return False
