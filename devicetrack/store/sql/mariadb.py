@@ -8,6 +8,7 @@ import ssl
 from typing import Any
 from typing import Final
 
+from oslo_db import exception as db_exc
 import sqlalchemy as sa
 
 from devicetrack.objects.values import Record
@@ -75,16 +76,18 @@ class MariaDB(backend.Backend):
         if found is not None and found[1] == 'ON':
             # Changes of these rows that change nothing. The cluster puts all transactions in one order and refuses the
             # later one of two that change a row, also one whose COMMIT arrives only then. What came before is
-            # committed on this node first.
+            # committed on this node first, perhaps between two of these statements. So each row is inserted first: a
+            # row that is there is locked by that, and one that arrives after it ends this transaction.
             for record in sorted(records, key=lambda record: record[:3]):
                 row = [getattr(models.assignments.c, name) == getattr(record, name) for name in models.KEY]
                 generation = models.assignments.c.generation
-                if not connection.execute(
-                        sa.update(models.assignments).where(*row).values(generation=generation + 1)).rowcount:
+                try:
                     connection.execute(queries.ADD_RECORDS, record._asdict())
-                    connection.execute(sa.delete(models.assignments).where(*row))
+                except db_exc.DBDuplicateEntry:
+                    for values in ({'generation': generation + 1}, {'generation': generation - 1}):
+                        connection.execute(sa.update(models.assignments).where(*row).values(values))
                 else:
-                    connection.execute(sa.update(models.assignments).where(*row).values(generation=generation - 1))
+                    connection.execute(sa.delete(models.assignments).where(*row))
             connection.commit()
         connection.rollback()
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import time
+from typing import Any
+
+import sqlalchemy as sa
 
 from devicetrack import exception
 from devicetrack.objects.values import Record
@@ -123,6 +127,23 @@ class TestGalera(base.TestCase):
         self.elsewhere.write(insert(row))
         for changes in (update(row), delete(row)):
             self.check_arrives_late(changes, [row])
+
+    def test_a_row_that_arrives_between_two_statements_of_the_settling_is_found(self) -> None:
+        other, statements = self.open(self.second), list[str]()
+        changes = insert(record('ns0'))
+        self.proxy.at_next_commit(Action.HOLD)
+        self.assertRaises(exception.OutcomeUnknown, self.store.write, changes)
+
+        @sa.event.listens_for(self.elsewhere.engine, 'after_cursor_execute')
+        def deliver(*arguments: Any) -> None:
+            if not statements and 'assignments' in arguments[2]:
+                statements.append(arguments[2])
+                self.proxy.deliver()
+                while not other.records():
+                    time.sleep(0.01)
+
+        self.assertTrue(self.elsewhere.settle(changes))
+        self.assertEqual(changes.insert, tuple(self.elsewhere.records()))
 
     def check_arrives_late(self, changes: api.Changes, rows: list[Record]) -> None:
         self.proxy.at_next_commit(Action.HOLD)
