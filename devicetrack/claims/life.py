@@ -67,7 +67,7 @@ class Life:
                 return [record for record in there if record.role == vocabulary.OLD]
             # Rows of a migration are new. Before it, the instance had the rows without a migration, or none.
             return [record for record in there if record.migration_uuid is None]
-        if taken_back(records):
+        if migrations.taken_back(records):
             return [record for record in there if record.migration_uuid is None]
         order = (vocabulary.INCOMING, vocabulary.CURRENT, vocabulary.OLD)
         role = next((role for role in order if role in roles), None)
@@ -331,20 +331,6 @@ class Life:
             then()
         finally:
             self.release(leaving, wait)
-
-
-def taken_back(records: Sequence[Record]) -> list[str]:
-    """The migrations on this host whose guest was started again on its old devices, and which nobody has ended.
-
-    A claim for a move on this host leaves no device at rest, and one for a move to here finds none. So beside a new
-    device, one at rest was left before, and a start before the guest had moved took it back.
-
-    :param records: the rows of one instance
-    """
-    there = [record for record in records if record.state != vocabulary.RELEASING]
-    new = {record.migration_uuid for record in there if record.role == vocabulary.INCOMING}
-    return sorted(uuid for uuid in new if uuid is not None) \
-        if any(record.migration_uuid is None for record in there) else []
 
 
 def is_set_aside(record: Record) -> bool:

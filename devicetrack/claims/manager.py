@@ -718,7 +718,8 @@ class ClaimManager:
 
         :param wait: as :meth:`release`; False returns after the transaction
         :returns: the fields that it set on the instance
-        :raises BadRequest: the service says that the migration was undone, or ended in an error; nothing was changed
+        :raises BadRequest: the service says that the migration was undone, or ended in an error; or the guest was
+            started again on the devices that it would leave. Nothing was changed
         :raises DepartureUnknown: the service does not answer, and reports no migrations; nothing was changed
         :raises DriverError, StoreError: as :meth:`release`
         """

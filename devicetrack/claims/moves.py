@@ -26,7 +26,6 @@ from devicetrack.claims.failed_claims import FailedClaims
 from devicetrack.claims.host import ThisHost
 from devicetrack.claims.instance_fields import Fields
 from devicetrack.claims.life import Life
-from devicetrack.claims.life import taken_back
 from devicetrack.claims.rows import Rows
 from devicetrack.claims.views import HostViews
 from devicetrack.engine import migrations
@@ -278,7 +277,7 @@ class Moves:
             if not self._settle(records, wait=False) and not before_move:
                 self._check_settled(instance_uuid)
             return True
-        undone = [] if before_move else taken_back(records)
+        undone = [] if before_move else migrations.taken_back(records)
         if undone:
             raise exception.MigrationUndecided(instance_uuid, undone[0])
         if not before_move:
@@ -325,7 +324,7 @@ class Moves:
         """Confirm a move: give back the devices that the instance left, and take its others out of the move.
 
         :param wait: wait for wipes; False wipes devices in the background
-        :raises BadRequest: the service says that the move was undone, or ended in an error
+        :raises BadRequest: the service says that the move was undone, or ended in an error; or as :meth:`_confirm`
         :raises DepartureUnknown: as :meth:`_may_have_left`
         """
         move = migrations.Move.of(migration)
@@ -388,8 +387,15 @@ class Moves:
             is_here or any(record.state == vocabulary.CLAIMED for record in there))
 
     def _confirm(self, instance: Any, migration_uuid: str, wait: bool, note: Note = NO_NOTE) -> Fields:
-        """End a move in one transaction, then give back the devices left behind. The caller works on the instance."""
-        ours = [record for record in self._rows.there(instance.uuid) if record.migration_uuid == migration_uuid]
+        """End a move in one transaction, then give back the devices left behind. The caller works on the instance.
+
+        :raises BadRequest: the guest was started again on the devices that it would leave
+        """
+        rows = self._rows.there(instance.uuid)
+        if migration_uuid in migrations.taken_back(rows):
+            raise exception.BadRequest('migration', migration_uuid, 'its guest was started again on the devices that it '
+                                       'would leave: the migration was undone and cannot be confirmed')
+        ours = [record for record in rows if record.migration_uuid == migration_uuid]
         old = tuple(record for record in ours if record.role == vocabulary.OLD)
         new = tuple(record for record in ours if record.role != vocabulary.OLD)
         left = self._life.advance(migrations.Settlement(settle=new, give=old, over=True), note)

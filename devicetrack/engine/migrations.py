@@ -224,7 +224,7 @@ def settle(seen: Situation) -> Settlement:
     arrive: list[Record] = []
     at_rest: list[Record] = []
     give: list[Record] = []
-    failed = _replaced(seen, rows)
+    failed, back = _replaced(seen, rows), taken_back(rows)
     for migration_uuid in sorted({record.migration_uuid for record in rows if record.migration_uuid is not None}):
         ours = [record for record in rows if record.migration_uuid == migration_uuid]
         new = [record for record in ours if record.role != vocabulary.OLD]
@@ -233,6 +233,8 @@ def settle(seen: Situation) -> Settlement:
         outcome = UNDONE if migration_uuid in failed else move.outcome if move is not None else UNKNOWN
         one_host = bool(old and new) or (move is not None and seen.here.is_at(move.source)
                                          and seen.here.is_at(move.destination))
+        if outcome == DONE and one_host and migration_uuid in back:
+            outcome = UNDONE                            # whatever the service says: the guest never left its devices
         if outcome == DONE and move is not None:
             stays, goes = _done(seen, move, new)
             at_rest += stays
@@ -265,6 +267,20 @@ def undo(records: Sequence[Record], migrations: Collection[str], taken: Sequence
         taken = [record for record in ours if record.role != vocabulary.OLD]
     stay = [record for record in ours if record.role == vocabulary.OLD and record.state != vocabulary.RELEASING]
     return Settlement(give=tuple(taken), settle=tuple(stay), over=bool(migrations))
+
+
+def taken_back(records: Sequence[Record]) -> list[str]:
+    """The migrations on this host whose guest was started again on its old devices, and which nobody has ended.
+
+    A claim for a move on this host leaves no device at rest, and one for a move to here finds none. So beside a new
+    device, one at rest was left before, and a start before the guest had moved took it back.
+
+    :param records: the rows of one instance
+    """
+    there = [record for record in records if record.state != vocabulary.RELEASING]
+    new = {record.migration_uuid for record in there if record.role == vocabulary.INCOMING}
+    return sorted(uuid for uuid in new if uuid is not None) \
+        if any(record.migration_uuid is None for record in there) else []
 
 
 def _replaced(seen: Situation, rows: Sequence[Record]) -> tuple[str, ...]:
@@ -320,7 +336,7 @@ def _has_left_since(move: Move, record: Record, known: Mapping[str, Move], here:
 def _undone(seen: Situation, move: Move | None, new: Sequence[Record], old: Sequence[Record],
             one_host: bool) -> tuple[list[Record], list[Record]]:
     """The rows that the instance keeps and those that go back, after a migration that failed."""
-    unclear = move is not None and move.status == ERROR
+    unclear = move is not None and (move.status == ERROR or move.outcome == DONE)
     if seen.running and any(record.key in seen.live for record in new):
         return [], []                                   # a guest runs on them, whatever the service says
     if one_host:

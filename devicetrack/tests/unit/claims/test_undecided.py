@@ -114,6 +114,19 @@ class TakenBackHereTestCase(test_moving.RegionTestCase):
         tells['_service'] = service
         self.check_it_ends()
 
+    def test_it_keeps_its_old_ones_alone_when_the_service_calls_the_move_done(self):
+        self.migration.status = 'confirmed'
+        self.assertRaises(exception.BadRequest, self.one.manager.drop_move_claim_at_source, None, self.instance,
+                          self.migration)
+        self.one.audit()
+        self.assertEqual([('d0', 'current', 'active')], self.moves.rows(self.instance)['one'])
+        self.assertEqual(fixtures.FREE, self.one.states()['d1'])
+
+    def test_it_starts_on_its_old_ones_when_the_service_calls_the_move_done(self):
+        self.migration.status = 'confirmed'
+        self.one.boot(self.instance)
+        self.check_it_ends()
+
     def test_it_starts_again_on_those_that_it_had_before(self):
         for _again in range(2):
             self.one.delete_guest(self.instance.uuid)
