@@ -75,12 +75,14 @@ class Life:
             return []
         return [record for record in there if record.role == role]
 
-    def is_before_move(self, records: Sequence[Record]) -> bool:
+    def is_before_move(self, records: Sequence[Record], is_realized: bool = True) -> bool:
         """Whether an instance moves on this host, and its guest still has the devices from before, as the service says.
 
         If the service ends then, it may return to these devices by itself and record that nowhere.
 
-        :raises MigrationUndecided: the service does not know the migration, or does not answer
+        :param is_realized: ``realize`` has chosen the guest's devices, and has ended the move if it was over
+        :raises MigrationUndecided: the service does not know the migration, or does not answer; or it has begun to undo
+            the migration since ``realize``
         """
         named = named_migrations(records)
         if not named:
@@ -88,7 +90,13 @@ class Life:
         known = self._service.migrations(named) or {}
         if self.has_not_left(map(known.get, named)):
             return True
-        self.check_decided(records[0].instance_uuid, set(named) - known.keys())
+        undecided = set(named) - known.keys()
+        if is_realized and not migrations.taken_back(records):
+            ran = {record.migration_uuid for record in records if record.role == vocabulary.CURRENT}
+            # After an error a guest that ran on its new devices may have them: see migrations.settle().
+            undecided |= {uuid for uuid, move in known.items() if not move.goes_on and move.outcome != migrations.DONE
+                          and not (move.outcome == migrations.UNDONE and uuid in ran)}
+        self.check_decided(records[0].instance_uuid, undecided)
         return False
 
     def has_not_left(self, moves: Iterable[Move | None]) -> bool:

@@ -398,7 +398,8 @@ class ClaimManager:
         :raises RowsMissing: the store is older than the instance's guest, and does not know all devices of the guest
         :raises MigrationUndecided: the instance moves on this host, and the service does not say whether the move goes
             on or has failed, or the guest's definition cannot be read. Or the guest was started again on its old
-            devices, and the service does not say that the move has failed
+            devices, and the service does not say that the move has failed. The calls that follow also raise it if the
+            service has begun to undo the move since: repeat this one
         :raises StoreError: no answer; a move that is over, or a claim that failed, may not have ended here
         :raises NoFit: a device could not be made ready, and there is no other; the error names each that failed
         :raises DeviceError, ParentFull: a device could not be made ready. As after NoFit, all of them stay held and
@@ -414,7 +415,7 @@ class ClaimManager:
             records = host.rows.of_instance(uuid)
             if host.moves.settle_ended(uuid, records):
                 records = host.rows.of_instance(uuid)
-            before_move = host.life.is_before_move(records)
+            before_move = host.life.is_before_move(records, is_realized=False)
             used = host.life.used_by_guest(records, before_move)
             host.failed_claims.check_kept(uuid, used)
             if not used and not before_move and host.life.misses(records, gave):

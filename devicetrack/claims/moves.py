@@ -393,8 +393,8 @@ class Moves:
         """
         rows = self._rows.there(instance.uuid)
         if migration_uuid in migrations.taken_back(rows):
-            raise exception.BadRequest('migration', migration_uuid, 'its guest was started again on the devices that it '
-                                       'would leave: the migration was undone and cannot be confirmed')
+            raise exception.BadRequest('migration', migration_uuid, 'its guest was started again on the devices that '
+                                       'it would leave: the migration was undone and cannot be confirmed')
         ours = [record for record in rows if record.migration_uuid == migration_uuid]
         old = tuple(record for record in ours if record.role == vocabulary.OLD)
         new = tuple(record for record in ours if record.role != vocabulary.OLD)

@@ -32,6 +32,27 @@ class UndecidedMoveTestCase(test_moving.RegionTestCase):
             self.assertEqual(devices, self.one.machine.domains[instance.uuid].live)
             self.assertEqual([], region.audit())
 
+    def test_a_guest_whose_move_is_undone_after_its_devices_were_made_ready_does_not_get_the_new_ones(self):
+        for before, after in ((1, 1), (1, 0), (0, 1)):
+            for status in ('reverting', 'error', 'reverted', 'failed', 'unheard of'):
+                region = self.region(devices=2)
+                instance = region.spawn('one', pmem=before)
+                devices = self.one.machine.domains[instance.uuid].live
+                migration = region.migration(instance, 'one')
+                self.one.resize(instance, pmem=after, migration=migration)
+                self.one.machine.stop_guest(instance.uuid)
+                migration.status = 'post-migrating'
+                self.one.manager.realize(None, instance)
+                migration.status = status
+                for call in (self.one.manager.guest_config,
+                             lambda instance: self.one.manager.kept_definition(instance, '<domain/>'),
+                             lambda instance: self.one.manager.started(None, instance)):
+                    self.assertRaises(exception.MigrationUndecided, call, instance)
+                migration.status = 'error'
+                self.one.boot(instance)
+                self.assertEqual(devices, self.one.machine.domains[instance.uuid].live)
+                self.assertEqual([], region.audit())
+
     def test_what_does_not_depend_on_the_move_starts_also_while_the_service_is_silent(self):
         region = self.region(devices=4)
         there, done = (region.spawn('one', pmem=1) for _ in range(2))
