@@ -172,7 +172,7 @@ def _wanted(allocations: Any) -> str:
                              ] if isinstance(allocations, Mapping) else [
                                  (one.resource_class, one.amount) for one in getattr(allocations, 'wanted', ())]:
             amounts[name] = amounts.get(name, 0) + amount
-    except (AttributeError, KeyError, TypeError):
+    except (AttributeError, KeyError, NotImplementedError, TypeError):     # the third for a field that is not set
         return ''
     return exception.shown(', '.join(f'{name}={amount}' for name, amount in sorted(amounts.items())
                                      if name not in extra_specs.OF_THE_SERVICE), _LONGEST)

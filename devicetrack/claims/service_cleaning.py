@@ -351,7 +351,6 @@ class ServiceCleaning:
         assert self._driver is not None
         driver, key = self._driver, device.key
         how, request_id = (vocabulary.WIPE, None) if order is None else (order.how, order.request_id)
-        LOG.info('%s of the service had a guest and is cleaned now (%s)', key, how)
         if order is not None and how == vocabulary.WIPE:
             self._note(device)                  # the operator means the device that is there now
         error = driver.prove([self._assignment(device)], how, check)[key]
@@ -359,6 +358,7 @@ class ServiceCleaning:
             raise error
         if (proof := driver.proof_of(key, device.details)) is None:
             raise exception.NotProven(*key, 'somebody used it since it was cleaned')
+        LOG.info('%s of the service had a guest and is clean now (%s)', key, how)
         wiped = driver.wipes_of([key]).get(key) or Wiped(None, 0.0, '')
         self._store.set_withheld((), events=[Event(
             self._host.uuid, *key, events.WIPED, now_ms(), request_id=request_id,

@@ -118,7 +118,9 @@ class ServiceCleaningTestCase(base.TestCase):
 
     def check_stays(self, why: str) -> None:
         """The disk stays reserved as its guest left it, and a finding says why."""
+        log = self.useFixture(base_fixtures.FakeLogger())
         self.assertIn(why, self.said())
+        self.assertNotIn('had a guest and is clean', log.output)
         self.assertEqual(([], {DISK}), (self.service.handed_out, self.service.reserved))
         self.assertEqual(OLD, self.disk.content[:len(OLD)])
         self.assertEqual([], self.wiped())

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import fixtures as test_fixtures
+
 from devicetrack import exception
 from devicetrack.claims import refusals
+from devicetrack.objects import DeviceRequest
+from devicetrack.objects import RequestedDevices
 from devicetrack.objects.event import Event
 from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import Instance
@@ -86,6 +90,10 @@ class NotedTestCase(RefusalsTestCase):
     def test_a_claim_whose_request_cannot_be_read_gets_its_own_error(self) -> None:
         self.assertRaises(exception.BadRequest, self.host.claim, self.instance, request={'p': 1})
         self.assertRaises(exception.BadRequest, self.host.claim, self.instance, request={'p': {'resources': {1: 'x'}}})
+        log = self.useFixture(test_fixtures.FakeLogger())
+        for unset in (DeviceRequest(), DeviceRequest(wanted=[RequestedDevices()])):
+            self.assertRaises(exception.BadRequest, self.host.claim, self.instance, request=unset)
+        self.assertNotIn('is not noted', log.output)
         self.host.audit()
         self.assertEqual(['BadRequest'], sorted({one.more['reason'] for one in self.events()}))
 
