@@ -534,7 +534,10 @@ def _causes(now: Snapshot, views: Views, marks: Marks) -> dict[Target, withholdi
 def _line_of(device: states.DeviceState, names: Mapping[str, str], wiping: Mapping[DeviceKey, WipeProgress],
              causes: Mapping[Target, withholding.Causes], views: Views) -> Line:
     key = DeviceKey(device.kind, str(device.identifier))
-    own = causes.get(Target.of(key), {})
+    status = {selection.HELD: HELD, selection.RELEASING: RELEASING}.get(
+        device.state, WITHHELD if device.withheld else FREE)
+    # Without an owner and a reason in the snapshot, what the store has ended since the last audit.
+    own = {} if status == FREE else causes.get(Target.of(key), {})
     found = list(reasons(own))
     with_parent = Target.named(device.kind, device.parent or '', parent=True)
     for reason in withholding.in_order(device.withheld - own.keys()):
@@ -548,8 +551,6 @@ def _line_of(device: states.DeviceState, names: Mapping[str, str], wiping: Mappi
                          Reason(GONE, findings.NO_OPTION) if key in views.unnamed else _absent(views, device.kind))
     if device.unborn:
         found.append(Reason(NOT_MADE_YET))
-    status = {selection.HELD: HELD, selection.RELEASING: RELEASING}.get(
-        device.state, WITHHELD if device.withheld else FREE)
     return Line(device.kind, device.identifier, status, 1, device.resource_class, names.get(device.provider_uuid),
                 device.provider_uuid, device.parent, device.numa_node, device.instance_uuid, tuple(found),
                 device.details, wiping.get(key))

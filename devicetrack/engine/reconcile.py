@@ -29,6 +29,7 @@ from devicetrack.engine.withholding import Cause
 from devicetrack.engine.withholding import Target
 from devicetrack.objects import details
 from devicetrack.objects import identity
+from devicetrack.objects import things
 from devicetrack.objects.compact import Compact
 from devicetrack.objects.compact import Key
 from devicetrack.objects.values import DeviceKey
@@ -491,7 +492,7 @@ class _Reconciliation:
         first = records[0]
         return self._finding(
             findings.EXCLUSION_BROKEN, vocabulary.CRITICAL, (first.kind, first.identifier),
-            f'{token}: {what}: {"; ".join(owned[:_SHOWN])}{more}',
+            f'{things.in_words(token)}: {what}: {"; ".join(owned[:_SHOWN])}{more}',
             "see which guest uses which device, and move or delete the others; each device stays its owner's until "
             'then')._replace(held='every device of it')
 

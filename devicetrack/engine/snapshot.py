@@ -37,6 +37,7 @@ from devicetrack.engine.states import HeldDevice
 from devicetrack.engine.states import PoolState
 from devicetrack.engine.withholding import NO_REASON
 from devicetrack.engine.withholding import Standing
+from devicetrack.objects import things
 from devicetrack.objects.choice import Choice
 from devicetrack.objects.choice import Features
 from devicetrack.objects.compact import Compact
@@ -489,7 +490,8 @@ class Snapshot(NamedTuple):
         :param states: only devices in one of these states
         :param modes: only for tokens of which the device is one of these
         """
-        found = [f'{_who_has(key, device)} of {name}' for name, mode, key, device in self.excluding(exclusions, but)
+        found = [f'{_who_has(key, device)} of {things.in_words(name)}'
+                 for name, mode, key, device in self.excluding(exclusions, but)
                  if (FREE if device is None else device.state) in states and mode in modes]
         more = f' and {len(found) - _SHOWN} more' if len(found) > _SHOWN else ''
         return ', '.join(sorted(found)[:_SHOWN]) + more

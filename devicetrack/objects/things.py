@@ -39,6 +39,17 @@ def of_group(number: object) -> str:
     return f'iommu:{number}'
 
 
+# How people name the things of a token. No path names a file better than the devices that are on it.
+_WORDS: Final = {'sriov': 'function {}', 'iommu': 'IOMMU group {}', 'block': '/dev/block/{}', 'char': '/dev/char/{}',
+                 'path': '{}', 'file': 'the same file'}
+
+
+def in_words(token: str) -> str:
+    """A token, for people. That of another thing is returned as it is."""
+    sort, _, name = token.partition(':')
+    return _WORDS[sort].format(name) if sort in _WORDS else token
+
+
 def of_card(address: str, physfn: str | None, has_vfs: bool) -> Exclusions:
     """What excludes a PCI function for its card: a part of a physical function, or such a function."""
     return exclusions(of_function(address) if has_vfs and physfn is None else None,

@@ -429,6 +429,17 @@ class ListTestCase(RepairCommandTestCase):
         self.assertEqual([('vpmem/d0', 'not given back')], self.withheld())
         self.assertIn('one audit behind', ' '.join(self.program.run('help', 'device', 'list').out.split()))
 
+    def test_a_free_device_has_no_reason_that_ended(self) -> None:
+        instance = self.host.spawn(pmem=1)
+        self.machine.delete_guest(instance.uuid)
+        self.machine.before('wipe', exception.UnclaimFailed('vpmem', 'd0', 'a bad block'))
+        self.assertRaises(exception.UnclaimFailed, self.host.manager.release, None, instance)
+        self.host.audit()
+        self.machine.clear()
+        self.host.manager.release(None, instance)
+        line = self.device('d0')
+        self.assertEqual(('free', [], None), (line['status'], line['reasons'], line['since']))
+
     def test_since_of_a_releasing_device_is_that_of_its_release(self) -> None:
         instance = self.host.spawn(pmem=1)
         self.machine.change(D0, unhealthy='read-only')
