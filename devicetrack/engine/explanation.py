@@ -6,6 +6,7 @@ from collections.abc import Container
 from typing import Final
 from typing import NamedTuple
 
+from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.engine import withholding
 from devicetrack.engine.demand import Item
@@ -39,7 +40,8 @@ class Shortage(NamedTuple):
 
     If the part asks by an alias, it counts only devices that the alias means. ``resource_class`` then names all classes
     of the alias, and ``not_meant`` counts their free devices that the alias does not mean: they are of another product
-    or type, or lack its traits. ``by_traits`` says that no alias but traits of devices limit them.
+    or type, or lack its traits. ``by_traits`` says that no alias but traits of devices limit them. ``near`` names the
+    classes of this host that are close to one that it does not have.
     """
 
     resource_class: str
@@ -60,6 +62,7 @@ class Shortage(NamedTuple):
     failed: tuple[str, ...] = ()
     taken_by: tuple[str, ...] = ()
     by_traits: bool = False
+    near: str = ''
 
     @property
     def fits(self) -> bool:
@@ -70,6 +73,7 @@ class Shortage(NamedTuple):
         """Why the devices that are not free are not; '' when all are."""
         if not self.exist and not self.wrong_provider and not self.full_parents:
             none = 'none is known, and a part of this host could not be read' if self.unread else 'this host has none'
+            none += f', close to it: {self.near}' if self.near else ''
             parts = [*([self._not_meant()] if self.not_meant else []), *self._failed()]
             return none + (f': {", ".join(parts)}' if parts else '') + self._wrong_type()
         parts = []
@@ -173,6 +177,8 @@ def shortage(now: Snapshot, item: Item, affinity: Affinity, but: Claimed | None 
                       and provider_uuid in (None, pool.place.provider_uuid)),
         by_traits=bool(item.choices) and all(is_of_device(word) for choice in choices
                                              for word in choice.needs | choice.refuses),
+        near='' if of_class else exception.close_to(item.resource_class, sorted({
+            place.resource_class for place in now.pools})),
         taken_by=tuple(sorted({pool.taken_by for pool in ours.values() if pool.taken_by})),
         failed=tuple(sorted(f'{target}: {why}' for target, why in now.standing.why.items()
                             if _is_of(now, target, ours))))

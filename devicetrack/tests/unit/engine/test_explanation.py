@@ -33,6 +33,8 @@ FOUR = [namespace(name) for name in 'abcd']
 
 REFUSALS = base.table(
     ('no such class', FOUR, [], wants((VGPU, 1)), ['1 VGPU wanted, this host has none']),
+    ('a mistyped class', [mdev('a', 'p0')], [], wants(('VGPUS', 1)),
+     ['1 VGPUS wanted, this host has none, close to it: VGPU']),
     ('no such class at this provider', [mdev('a', 'p0')], [], wants((SMALL, 1, P0)),
      [f'1 {SMALL} wanted from provider {P0}, this host has none (1 device of another type there)']),
     ('too many', FOUR, [], wants((PMEM, 5)), [f'5 {PMEM} wanted, 4 of 4 free']),
