@@ -61,7 +61,8 @@ class OptionsTestCase(base.TestCase):
 
     def test_a_nova_without_functions_for_one_time_use_has_none_to_clean(self):
         self.configuration.set('devicetrack_nova', pci='clean')
-        options.check(self.conf)
+        with mock.patch('devicetrack.nova.seams.installed', lambda: '33.0.0'):
+            options.check(self.conf)
         with mock.patch('devicetrack.nova.seams.installed', lambda: '31.2.0'):
             error = self.assertRaises(exception.InvalidConfiguration, options.check, self.conf)
         self.assertEqual('[devicetrack_nova] pci', error.option)
