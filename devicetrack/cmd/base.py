@@ -238,6 +238,10 @@ class Shown(NamedTuple):
     text: Any
 
 
+def add_long(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument('--long', action='store_true', help='In a table, show more columns.')
+
+
 class Lister(Command, lister.Lister):
     """Base of commands that list things.
 
@@ -262,7 +266,7 @@ class Lister(Command, lister.Lister):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument('--long', action='store_true', help='In a table, show more columns.')
+        add_long(parser)
         return parser
 
     @property

@@ -88,7 +88,7 @@ def own_parser(command: type[base.Command], app: Any) -> argparse.ArgumentParser
     parser = argparse.ArgumentParser(add_help=False)
     command(app, None).add_arguments(parser)
     if issubclass(command, base.Lister):
-        parser.add_argument('--long', action='store_true', help='In a table, show what else there is to see.')
+        base.add_long(parser)
     if issubclass(command, watching.Watched):
         watching.add_watch(parser)
     return parser
