@@ -411,8 +411,9 @@ class MigrationUndecided(DeviceTrackError):
     """Nobody can tell which devices a guest needs that moves on this host: the new ones, or the old ones with its data.
 
     The compute service does not say whether the move goes on or has failed, or the guest's definition cannot be read.
-    Or the guest was started again on the old devices, and the service does not say that the move has failed. No device
-    was made ready; try again when the service answers and the definition can be read.
+    Or the guest was started again on the old devices, and the service does not say that the move has failed. Or the
+    service began to undo the move after ``realize``. No device was made ready; try again from ``realize`` on, when the
+    service answers and the definition can be read.
     """
     instance_uuid: str
     migration_uuid: str
