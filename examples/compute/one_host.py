@@ -19,6 +19,7 @@ import libvirt
 
 from service import configured
 from service import Database
+from service import Guests
 from service import open_host
 
 
@@ -34,7 +35,7 @@ def main() -> None:
     conf = configured(order.config_file)
     os.makedirs(conf.devicetrack.state_path, exist_ok=True)
     database = Database(os.path.join(conf.devicetrack.state_path, 'service.sqlite'), lambda _host, _uuid: None)
-    lifecycle = open_host(order.host, conf, database, libvirt.open(conf.libvirt.connection_uri))
+    lifecycle = open_host(order.host, conf, database, Guests(libvirt.open(conf.libvirt.connection_uri)))
     instance_uuid = str(uuid.uuid5(uuid.NAMESPACE_DNS, order.name))
     try:
         if order.order == 'boot':

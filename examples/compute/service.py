@@ -64,10 +64,10 @@ class Guests:
     """The guests of one host."""
 
     def __init__(self, connection: libvirt.virConnect) -> None:
-        self._connection = connection
+        self.connection = connection
 
     def start(self, instance_uuid: str, flavor: Mapping[str, Any], config: GuestConfig) -> None:
-        self._connection.defineXML(DOMAIN.format(
+        self.connection.defineXML(DOMAIN.format(
             type=flavor.get('virt_type', 'kvm'), uuid=instance_uuid, config=config, devices=''.join(config.devices),
             memory_mb=flavor['memory_mb'])).create()
 
@@ -94,7 +94,7 @@ class Guests:
                    for domain in self._domains(instance_uuid))
 
     def _domains(self, instance_uuid: str) -> list[libvirt.virDomain]:
-        return [one for one in self._connection.listAllDomains() if one.UUIDString() == instance_uuid]
+        return [one for one in self.connection.listAllDomains() if one.UUIDString() == instance_uuid]
 
 
 def configured(path: str) -> cfg.ConfigOpts:
@@ -104,11 +104,9 @@ def configured(path: str) -> cfg.ConfigOpts:
     return conf
 
 
-def open_host(host: str, conf: cfg.ConfigOpts, database: Database, connection: libvirt.virConnect
-              ) -> devicetrack.Lifecycle:
+def open_host(host: str, conf: cfg.ConfigOpts, database: Database, guests: Guests) -> devicetrack.Lifecycle:
     """What each host's process does when it starts. Then it serves requests, and audits every minute."""
-    lifecycle = devicetrack.Lifecycle(
-        host, devicetrack.load_driver(conf, host, connect=lambda: connection), devicetrack.open_store(conf), conf,
-        database, Guests(connection))
+    driver = devicetrack.load_driver(conf, host, connect=lambda: guests.connection)
+    lifecycle = devicetrack.Lifecycle(host, driver, devicetrack.open_store(conf), conf, database, guests)
     lifecycle.open()
     return lifecycle

@@ -2,12 +2,13 @@
 
     python examples/compute/two_hosts.py
 
-Both hosts are on libvirt's test driver, in this process. A real service is a process on each host, and ``ask`` is a
-call from one to the other.
+Both hosts are on libvirt's test driver, in this process. A real service is a process on each host, ``ask`` is a call
+from one to the other, and ``Guests.migrate`` is that of ``service.py``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 import os
 import pathlib
 import tempfile
@@ -16,8 +17,10 @@ import uuid
 import libvirt
 
 import devicetrack
+from devicetrack.objects.values import MigrationDefinitions
 from service import configured
 from service import Database
+from service import Guests
 from service import open_host
 
 # What an operator writes into the configuration file of a host. A real host has its own /etc/machine-id.
@@ -33,6 +36,25 @@ directory = {directory}/memory
 """
 SMALL = {'memory_mb': 1024, 'virt_type': 'test', 'extra_specs': {'hw:pmem': '4GB'}}
 LARGE = SMALL | {'extra_specs': {'hw:pmem': '4GB,4GB'}}
+
+
+class TrialGuests(Guests):
+    """Guests on libvirt's test driver, which cannot migrate any.
+
+    :param connections: those of all hosts
+    """
+
+    def __init__(self, name: str, connections: Mapping[str, libvirt.virConnect]) -> None:
+        super().__init__(connections[name])
+        self._connections = connections
+
+    def migrate(self, instance_uuid: str, host: str, definitions: MigrationDefinitions) -> None:
+        """Start the guest at the other host, with the definition that a migration would give it."""
+        self._connections[host].defineXML(definitions.persistent).create()
+        self.delete(instance_uuid)
+
+    def is_migrating(self, instance_uuid: str) -> bool:
+        return False                            # ``migrate`` ends with its process
 
 
 def make_host(directory: pathlib.Path) -> libvirt.virConnect:
@@ -64,7 +86,7 @@ def main() -> None:
 
     def open_(name: str) -> None:
         conf = configured(os.fspath(directory / name / 'service.conf'))
-        hosts[name] = open_host(name, conf, database, connections[name])
+        hosts[name] = open_host(name, conf, database, TrialGuests(name, connections))
 
     with tempfile.TemporaryDirectory() as temporary:
         directory = pathlib.Path(temporary)
@@ -90,6 +112,9 @@ def main() -> None:
         one.evacuate(instance)
         open_('two')
         show('evacuated, and host two is back')
+
+        one.live_migrate(instance, 'two')
+        show('migrated live')
 
         one.release(instance)
         show('deleted')

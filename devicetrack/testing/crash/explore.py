@@ -304,7 +304,7 @@ class _Run:
         texts = [text(rows), text(vars(self.world.data)), text(self._machines())]
         for host in alive:
             view = host.tell(VIEW)
-            texts += [host.name, *sorted(map(text, view.devices if view is not None else ()))]
+            texts += [host.name, str(host.waits_for), *sorted(map(text, view.devices if view is not None else ()))]
         return hashlib.sha256('\n'.join(texts).encode()).hexdigest()
 
 

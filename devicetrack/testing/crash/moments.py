@@ -1,8 +1,10 @@
 """Moments of a run, the points among them, and the faults at such a moment.
 
-There is a moment before and after each call of a process to its store, driver, ledger, hypervisor or service's data.
+There is a moment before and after each call of a process to its store, driver, ledger, hypervisor, service's data or
+another host.
 The machine may report moments inside a call, too. Moments are numbered in the order in which they come. A recording run
-finds out which calls change something. The moments of those calls, and of every call of the driver, are points.
+finds out which calls change something. The moments of those calls, and of every call of the driver or of another host,
+are points.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ LEDGER: Final = 'ledger'
 MACHINE: Final = 'machine'
 HYPERVISOR: Final = 'hypervisor'
 DATA: Final = 'data'
+HOST: Final = 'host'
 
 # Inside a driver's call: a child process is about to change a device, and has its lock.
 CHILD_WORKS: Final = 'wipe'
@@ -157,11 +160,11 @@ class Course:
             calls.append((moment, state))
         else:
             before, was = calls.pop()
-            if moment.kind == DRIVER or was != state:
+            if moment.kind in (DRIVER, HOST) or was != state:
                 self.changing.update((before.number, moment.number))
 
     def points(self) -> list[Moment]:
-        """The moments at which the kit kills the process: those of calls that change something, and of the driver."""
+        """The moments at which the kit kills the process."""
         return [moment for moment in self.moments if moment.number in self.changing]
 
     def faults(self, how: str) -> list[Fault]:

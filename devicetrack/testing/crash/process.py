@@ -36,11 +36,11 @@ from devicetrack.testing.crash import moments
 from devicetrack.virt import driver as virt_driver
 
 # Messages on the line. The process sends its moments, its calls to the other end, and the answers to its orders. It
-# receives orders, and the answers to its calls. Before such an answer the driver may ask it for a confirmation, and the
-# process answers that first.
+# receives orders, and the answers to its calls. While it waits for such an answer it may receive orders, and obeys them
+# first.
 MOMENT = 'moment'
 CALL = 'call'
-CONFIRM = 'confirm'
+ORDER = 'order'
 ANSWER = 'answer'
 ERROR = 'error'
 
@@ -53,7 +53,9 @@ class Parts(NamedTuple):
 
     ``driver`` and ``store`` are for its manager. ``hypervisor`` starts and stops guests
     (:class:`~devicetrack.testing.crash.world.Hypervisor`). ``data`` is the service's own data (from the operation's
-    ``data()``). Calls of these two go over the line, so arguments and answers are copies.
+    ``data()``). ``tell(host, method, *args)`` calls a method of the process of another host, waits for its end, and
+    raises its errors; :class:`~devicetrack.testing.crash.world.Crashed` if that process is dead or dies. Arguments and
+    answers of these three are copies.
     """
 
     host: str
@@ -62,6 +64,7 @@ class Parts(NamedTuple):
     conf: cfg.ConfigOpts
     hypervisor: Any
     data: Any
+    tell: Callable[..., Any]
 
 
 class ComputeProcess:
@@ -134,10 +137,13 @@ def view_of(manager: ClaimManager) -> LedgerView | None:
 
 
 class Line:
-    """The process's end of its line."""
+    """The process's end of its line.
 
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
+    :param obey: carries out an order, by its name and arguments
+    """
+
+    def __init__(self, connection: Any, obey: Callable[..., Any]) -> None:
+        self._connection, self._obey = connection, obey
         self._lock = threading.RLock()
         self._calls = threading.local()
         self._attention = moments.Attention()
@@ -148,34 +154,42 @@ class Line:
     def recording(self) -> bool:
         return self._attention.recording
 
-    def wait(self) -> tuple[str, tuple[Any, ...]]:
-        """Receive the next order.
-
-        :raises EOFError: there is no more order
-        """
-        name, args, self._attention = self._connection.recv()
-        return name, args
-
-    def answer(self, tag: str, value: Any) -> None:
-        self._connection.send((tag, self._passed, value))
-        self._passed = []
+    def serve(self) -> None:
+        """Obey orders until there are no more."""
+        with contextlib.suppress(EOFError):
+            self._wait()
 
     def ask(self, tag: str, *message: Any, confirm: virt_driver.Confirm | None = None) -> Any:
         """:param confirm: a function that the other end may call before it answers"""
         with self._lock:
-            self._connection.send((tag, self._passed, *message))
-            self._passed = []
-            while True:
-                answer, self._attention, *asked = self._connection.recv()
-                if answer != CONFIRM:
-                    return answer
-                assert confirm is not None
-                try:
-                    confirm(*asked)
-                except Exception as error:
-                    self.answer(ERROR, _that_travels(error))
+            self._send(tag, *message)
+            return self._wait(confirm)
+
+    def _send(self, tag: str, *message: Any) -> None:
+        self._connection.send((tag, self._passed, *message))
+        self._passed = []
+
+    def _wait(self, confirm: virt_driver.Confirm | None = None) -> Any:
+        """Obey orders until an answer comes, and return that."""
+        while True:
+            tag, self._attention, *message = self._connection.recv()
+            if tag == ANSWER:
+                return message[0]
+            name, args = message
+            calls = self._calls
+            try:
+                if name == CONFIRM and confirm is not None:
+                    answer = confirm(*args)
                 else:
-                    self.answer(ANSWER, None)
+                    self._calls = threading.local()             # an order is inside no call
+                    answer = self._obey(name, *args)
+            except Exception as error:
+                logging.exception('%s failed', name)
+                self._send(ERROR, _that_travels(error))
+            else:
+                self._send(ANSWER, answer)
+            finally:
+                self._calls = calls
 
     def reach(self, kind: str, call: str, when: str, state: object = None) -> str | None:
         """Pass a moment. If the run says so, the process kills itself here.
@@ -381,14 +395,15 @@ def run(connection: Any, make: Callable[[Parts], ComputeProcess], host: str, con
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         logging.basicConfig(filename=log, level=logging.INFO, force=True,
                             format=f'%(process)d {host} %(levelname)s %(message)s')
-        line = Line(connection)
+        line = Line(connection, lambda name, *args: _obey(line, store, name, *args))
         watch_ledgers(line)
         # Background work runs at once, so that faults come in the same order in every run.
         setattr(workers.Workers, 'start', lambda pool, _pieces=1: pool.run())   # noqa: B010   # mypy lets nobody assign to a method
         store = watched_store(line, opened)
         line.process = make(Parts(host, remote_driver(line, host, conf), store, conf,
-                                  Remote(line, moments.HYPERVISOR), Remote(line, moments.DATA)))
-        _obey(line, line.process, store)
+                                  Remote(line, moments.HYPERVISOR), Remote(line, moments.DATA),
+                                  functools.partial(line.call, moments.HOST, 'tell_other')))
+        line.serve()
         status = 0
     except BaseException:
         logging.exception('The process of host %s ends', host)
@@ -396,34 +411,22 @@ def run(connection: Any, make: Callable[[Parts], ComputeProcess], host: str, con
         os._exit(status)
 
 
-def _obey(line: Line, process: ComputeProcess, store: Any) -> None:
-    while True:
-        try:
-            name, args = line.wait()
-        except EOFError:
-            return
-        try:
-            answer: Any
-            if name == VIEW:
-                answer = line.view()
-            elif name == CUT:
-                answer = store.calls.is_cut = True
-            elif name == MEND:
-                answer = store.calls.mend()
-            elif name == DO_LATE:
-                do_late(store.store, *args)
-                answer = None
-            else:
-                answer = getattr(process, name)(*args)
-        except Exception as error:
-            logging.exception('%s failed', name)
-            line.answer(ERROR, _that_travels(error))
-        else:
-            line.answer(ANSWER, answer)
+def _obey(line: Line, store: Any, name: str, *args: Any) -> Any:
+    if name == VIEW:
+        return line.view()
+    if name == CUT:
+        store.calls.is_cut = True
+        return None
+    if name == MEND:
+        return store.calls.mend()
+    if name == DO_LATE:
+        return do_late(store.store, *args)
+    return getattr(line.process, name)(*args)
 
 
 # Commands of the kit. They are not methods of a service.
 VIEW = '(view)'
+CONFIRM = '(confirm)'
 CUT = '(cut)'
 DO_LATE = '(do late)'
 MEND = '(mend)'

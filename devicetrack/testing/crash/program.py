@@ -203,7 +203,7 @@ def _print_table(reports: Sequence[Report], options: argparse.Namespace) -> None
         _say('  '.join(cell.ljust(width) if column < 2 else cell.rjust(width)
                        for column, (cell, width) in enumerate(zip(row, widths, strict=True))).rstrip())
     _say('\nRuns that were survived, of all runs. points: before and after every call that changes something, or that '
-         'is of\nthe driver.')
+         'is\nof the driver or to another host.')
     sparing = [store for store in options.store if not _every_point(options, store)]
     if sparing and moments.KILL in options.variant:
         _say(f'On {", ".join(sparing)} the process is killed at the first of the points that leave the same behind '

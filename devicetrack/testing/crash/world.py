@@ -37,7 +37,7 @@ STRANGER: Final = str(uuid.uuid5(uuid.NAMESPACE_DNS, 'stranger'))
 
 
 class Crashed(Exception):
-    """The process was killed while it worked on an order."""
+    """The process of a host is dead, or was killed while it worked on an order."""
 
 
 class Stuck(Exception):
@@ -114,6 +114,7 @@ class Host:
         self.hypervisor = Hypervisor(machine, name, world)
         self.down = False                       # switched off: nobody starts its process
         self.late: tuple[Any, ...] | None = None        # the call that its store carries out when it comes back
+        self.waits_for: str | None = None       # the host whose method its process calls
         self.pid = 0
         self._line: Any = None
 
@@ -140,22 +141,18 @@ class Host:
         """Kill the process if it lives."""
         if self.pid:
             os.kill(self.pid, signal.SIGKILL)
-            self._bury()
-
-    def _bury(self) -> None:
-        os.waitpid(self.pid, 0)
-        self._line.close()
-        self.pid, self._line = 0, None
+            os.waitpid(self.pid, 0)
+            self._line.close()
+            self.pid, self._line = 0, None
 
     def tell(self, name: str, *args: Any) -> Any:
         """Give the process an order, serve its calls, and return its answer."""
         if not self.alive:
             raise Crashed(self.name)
         try:
-            self._line.send((name, args, self.world.course.attention()))
-            return self._serve(name)
+            return self._order(name, *args)
         except (EOFError, ConnectionError):
-            self._bury()
+            self.kill()
             raise Crashed(self.name) from None
         except _Killed:
             self.kill()
@@ -164,8 +161,17 @@ class Host:
                 self.world.orphans.append(self.machine.leave_to_child())
             raise Crashed(self.name) from None
 
-    def _serve(self, name: str) -> Any:
-        """Serve the process's calls until it answers."""
+    def tell_other(self, host: str, name: str, *args: Any) -> Any:
+        """Give the process of another host an order for the one of this host."""
+        before, self.waits_for = self.waits_for, host
+        try:
+            return self.world[host].tell(name, *args)
+        finally:
+            self.waits_for = before
+
+    def _order(self, name: str, *args: Any) -> Any:
+        """Give the process an order, and serve its calls until it answers."""
+        self._line.send((process.ORDER, self.world.course.attention(), name, args))
         while True:
             if not self._line.poll(_PATIENCE_S):
                 raise Stuck(f'host {self.name} in {name}')
@@ -177,13 +183,14 @@ class Host:
             if tag == process.ERROR:
                 raise message[0]
             answer = self._moment(*message) if tag == process.MOMENT else self._call(*message)
-            self._line.send((answer, self.world.course.attention()))
+            if not self.alive:                  # it was killed by an order that it got while it waited for this answer
+                raise EOFError
+            self._line.send((process.ANSWER, self.world.course.attention(), answer))
 
     def _confirm(self, assignment: DeviceAssignment) -> None:
         """Let the process confirm what its driver is about to do."""
         try:
-            self._line.send((process.CONFIRM, self.world.course.attention(), assignment))
-            self._serve('a confirmation')
+            self._order(process.CONFIRM, assignment)
         except (EOFError, ConnectionError):
             raise _Killed from None             # no exception, so the driver does not handle it
 
@@ -194,15 +201,15 @@ class Host:
         if kind == process.LATE:
             self.late = args
             return process.ANSWER, None
-        target = {moments.DRIVER: self.driver, moments.HYPERVISOR: self.hypervisor,
-                  moments.DATA: self.world.data}[kind]
+        target = {moments.DRIVER: self.driver, moments.HYPERVISOR: self.hypervisor, moments.DATA: self.world.data,
+                  moments.HOST: self}[kind]
         if kind == moments.DRIVER and name in moments.CONFIRMED:
             kwargs = {'confirm': self._confirm}
         try:
             if kind == moments.HYPERVISOR and self.machine.disconnected is not None:
                 raise exception.HypervisorUnreachable('fake', self.machine.disconnected)
             return process.ANSWER, getattr(target, name)(*args, **kwargs)
-        except moments.WentAnotherWay:
+        except (moments.WentAnotherWay, Stuck):
             raise
         except Exception as error:
             return process.ERROR, error

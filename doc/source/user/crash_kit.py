@@ -1,4 +1,4 @@
-"""Does a small compute service survive a crash at every step of a boot, and of a resize that is reverted?"""
+"""Does a small compute service of two hosts survive a crash at every step, on each of them?"""
 
 import sys
 import uuid
@@ -10,10 +10,11 @@ from devicetrack.testing.crash import program
 
 CLASS = 'CUSTOM_PMEM_NAMESPACE_4GB'
 FLAVOR = {'extra_specs': {'hw:pmem': '4GB'}}
+INSTANCE = str(uuid.uuid5(uuid.NAMESPACE_DNS, 'instance'))
 
 
 class Database:
-    """The service's database: it outlives processes. The operations have one host, so nobody asks another one."""
+    """The service's database: it outlives processes."""
 
     def __init__(self):
         self.saved = {}
@@ -31,6 +32,17 @@ class Database:
         return True
 
 
+class Instances:
+    """The documents in the database, and the way to the service of another host."""
+
+    def __init__(self, parts):
+        self.document, self.documents, self.save = parts.data.document, parts.data.documents, parts.data.save
+        self._tell = parts.tell
+
+    def ask(self, host, instance_uuid):
+        self._tell(host, 'go_on', instance_uuid)
+
+
 class Guests:
     """The guests of a host, by the kit's hypervisor."""
 
@@ -41,8 +53,12 @@ class Guests:
     def start(self, instance_uuid, flavor, config):
         self._hypervisor.start_guest(instance_uuid, config)
 
+    def migrate(self, instance_uuid, host, definitions):
+        self._hypervisor.send_guest(instance_uuid, host, definitions)
+        self._hypervisor.hand_over(instance_uuid, host)
+
     def is_migrating(self, instance_uuid):
-        return False
+        return False                            # the copy ends with the process that waits for it
 
 
 class Service(crash.ComputeProcess):
@@ -50,9 +66,13 @@ class Service(crash.ComputeProcess):
 
     def __init__(self, parts):
         super().__init__(parts)
-        self.lifecycle = devicetrack.Lifecycle(parts.host, parts.driver, parts.store, parts.conf, parts.data,
+        self.lifecycle = devicetrack.Lifecycle(parts.host, parts.driver, parts.store, parts.conf, Instances(parts),
                                                Guests(parts.hypervisor))
         self.manager = self.lifecycle.manager
+
+    def __getattr__(self, name):
+        """What operations and the other host call: ``claim``, ``go_on`` and the like."""
+        return getattr(self.lifecycle, name)
 
     def start(self):
         self.lifecycle.open()
@@ -63,60 +83,98 @@ class Service(crash.ComputeProcess):
             found = self.lifecycle.audit()
         return found
 
-    def boot(self, instance_uuid):
-        self.lifecycle.claim(instance_uuid, FLAVOR)
-
-    def resize(self, instance_uuid):
-        """To other devices of this host."""
-        self.lifecycle.resize(instance_uuid, FLAVOR)
-
-    def revert(self, instance_uuid):
-        self.lifecycle.revert(instance_uuid)
-
 
 class Boot(crash.Operation):
     name = 'boot'
     process = Service
 
     def machines(self):
-        machine = crash.Machine()
-        machine.add_namespace('ns0')
-        machine.add_namespace('ns1')
-        return {'a': machine}
+        machines = {'a': crash.Machine(), 'b': crash.Machine()}
+        for machine in machines.values():
+            machine.add_namespace('ns0')
+            machine.add_namespace('ns1')
+        return machines
 
     def data(self):
         return Database()
 
-    def setup(self, world):
-        self.instance = str(uuid.uuid5(uuid.NAMESPACE_DNS, 'instance'))
-
     def run(self, world):
-        world['a'].boot(self.instance)
+        world['a'].claim(INSTANCE, FLAVOR)
 
     def finish(self, world):
-        """The user reverts a resize that waits."""
+        """A host that is down comes back, and the user reverts a resize that waits."""
+        for host in world:
+            if host.down:
+                world.switch_on(host.name)
         for document in self.documents(world):
             if document.move is not None:
                 world['a'].revert(document.uuid)
 
     def owners(self, world):
-        return {'a': {document.uuid: {CLASS: 1} for document in self.documents(world) if not document.is_over}}
+        return {document.host: {document.uuid: {CLASS: 1}} for document in self.documents(world)
+                if not document.is_over}
 
     def documents(self, world):
         return map(Document.read, world.data.saved.values())
 
 
-class Revert(Boot):
+class Booted(Boot):
+    """An operation with an instance that runs on host a."""
+
+    def setup(self, world):
+        super().run(world)
+
+
+class Delete(Booted):
+    name = 'delete'
+
+    def run(self, world):
+        world['a'].release(INSTANCE)
+
+
+class Revert(Booted):
+    """Of a resize to other devices of the host."""
+
     name = 'revert'
+
+    def run(self, world):
+        world['a'].resize(INSTANCE, FLAVOR)
+        world['a'].revert(INSTANCE)
+
+
+class ColdMigration(Booted):
+    name = 'cold migration'
+
+    def run(self, world):
+        world['a'].resize(INSTANCE, FLAVOR, 'b')
+        world['b'].confirm(INSTANCE)
+
+
+class ColdRevert(Booted):
+    name = 'cold migration, reverted'
+
+    def run(self, world):
+        world['a'].resize(INSTANCE, FLAVOR, 'b')
+        world['b'].revert(INSTANCE)
+
+
+class LiveMigration(Booted):
+    name = 'live migration'
+
+    def run(self, world):
+        world['a'].live_migrate(INSTANCE, 'b')
+
+
+class Evacuation(Booted):
+    name = 'evacuation'
 
     def setup(self, world):
         super().setup(world)
-        world['a'].boot(self.instance)
+        world.switch_off('a')
 
     def run(self, world):
-        world['a'].resize(self.instance)
-        world['a'].revert(self.instance)
+        world['b'].evacuate(INSTANCE)
 
 
 if __name__ == '__main__':
-    sys.exit(program.main([Boot, Revert]))
+    sys.exit(program.main([Boot, Delete, Revert, ColdMigration, ColdRevert, LiveMigration, Evacuation]))

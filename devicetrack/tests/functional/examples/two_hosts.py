@@ -77,7 +77,7 @@ class Host:
             return made
 
         with mock.patch.dict(vars(devicetrack), {'Lifecycle': make}):
-            names['open_host'](self.name, names['configured'](self.file), database, self.connection)
+            names['open_host'](self.name, names['configured'](self.file), database, names['Guests'](self.connection))
 
     def end(self) -> None:
         """What is left of a process that was killed is its devices, guests and rows."""

@@ -238,6 +238,29 @@ class ForgetfulService(service.Compute):
         pass
 
 
+class Relaying(service.Compute):
+    """Hands an order on to the process of another host, which may hand it on too."""
+
+    def __init__(self, parts):
+        super().__init__(parts)
+        self.tell = parts.tell
+
+    def relay(self, hosts, name, *args):
+        if hosts:
+            self.tell(hosts[0], 'relay', hosts[1:], name, *args)
+        else:
+            getattr(self, name)(*args)
+
+
+class RelayedBoot(Boot):
+    hosts = ('a', 'b')
+    process = Relaying
+
+    def run(self, world):
+        instance = world.data.get_instance(self.instance)
+        world['a'].relay(['b', 'a', 'b'], 'spawn', instance, instance.flavor.request)
+
+
 def on(process, operation):
     """The operation with another compute service."""
     made = operation()
@@ -285,6 +308,22 @@ class SurvivalTestCase(CrashTestCase):
         self.assertEqual([], result.wrong)
         self.assertEqual(after_commit, result.courses[0].struck)
         self.assertIn(f'    {after_commit}', result.trace())
+
+    def test_a_process_that_gets_orders_while_it_waits_for_another_one_survives(self):
+        report = self.explorer().explore(RelayedBoot(), KILL, every_point=False)
+        self.assertEqual({}, report.failures, report.first and report.describe())
+
+    def test_it_is_killed_before_and_after_it_tells_another_one_something_and_in_the_part_of_that(self):
+        explorer = self.explorer()
+        [course] = explorer.try_out(RelayedBoot(), record=True).courses
+        points = course.points()
+        told = [moment for moment in points if moment.kind == moments.HOST]
+        self.assertEqual(
+            [*[(host, moments.BEFORE) for host in 'aba'], *[(host, moments.AFTER) for host in 'aba']],
+            [(moment.host, moment.when) for moment in told])
+        for struck in (*told, points[len(points) // 2]):
+            result = explorer.try_out(RelayedBoot(), [moments.Fault(struck.number, moments.KILL)], [course.moments])
+            self.assertEqual(([], struck), (result.wrong, result.courses[0].struck))
 
 
 class FailureTestCase(CrashTestCase):
@@ -441,19 +480,38 @@ class ProgramTestCase(testtools.TestCase):
 class DocumentationTestCase(CrashTestCase):
     """Killed once for each different thing that is left behind: a restart sees nothing else."""
 
-    def test_the_example_survives(self):
-        example = runpy.run_path(str(ROOT / 'doc' / 'source' / 'user' / 'crash_kit.py'))
-        report = self.explorer().explore(example['Boot'](), ('kill', 'takeover'), every_point=False)
+    def setUp(self):
+        super().setUp()
+        self.example = runpy.run_path(str(ROOT / 'doc' / 'source' / 'user' / 'crash_kit.py'))
+
+    def assert_survives(self, name, *variants):
+        report = self.explorer().explore(self.example[name](), (moments.KILL, *variants), every_point=False)
         self.assertEqual({}, report.failures, report.first and report.describe())
 
-    def test_the_move_of_the_example_survives(self):
-        example = runpy.run_path(str(ROOT / 'doc' / 'source' / 'user' / 'crash_kit.py'))
-        report = self.explorer().explore(example['Revert'](), ('kill', 'outage', 'takeover'), every_point=False)
-        self.assertEqual({}, report.failures, report.first and report.describe())
+    def test_a_boot_and_a_delete_survive(self):
+        self.assert_survives('Boot', 'takeover')
+        self.assert_survives('Delete')
+
+    def test_a_revert_survives(self):
+        self.assert_survives('Revert', 'outage', 'takeover')
+
+    def test_a_cold_migration_survives(self):
+        self.assert_survives('ColdMigration')
+
+    def test_a_live_migration_survives(self):
+        self.assert_survives('LiveMigration', 'takeover')
+
+    def test_an_evacuation_survives(self):
+        self.assert_survives('Evacuation')
+
+    def test_both_hosts_of_a_live_migration_are_killed_at_each_save_and_call(self):
+        [course] = self.explorer().try_out(self.example['LiveMigration'](), record=True).courses
+        calls = {f'{moment.host}: {moment.kind}.{moment.call}' for moment in course.points()}
+        self.assertLessEqual({f'{host}: {call}' for host in 'ab' for call in ('data.save', 'store.write')}, calls)
+        self.assertLessEqual({'a: host.tell_other', 'a: hypervisor.send_guest', 'a: hypervisor.hand_over'}, calls)
 
     def test_what_the_page_invites_to_break_is_found(self):
-        example = runpy.run_path(str(ROOT / 'doc' / 'source' / 'user' / 'crash_kit.py'))
-        careless = type('Careless', (example['Service'],), {'start': crash.ComputeProcess.start,
-                                                            'audit': crash.ComputeProcess.audit})
-        report = self.explorer().explore(on(careless, example['Boot']), KILL, until_failure=True)
+        careless = type('Careless', (self.example['Service'],), {'start': crash.ComputeProcess.start,
+                                                                 'audit': crash.ComputeProcess.audit})
+        report = self.explorer().explore(on(careless, self.example['Boot']), KILL, until_failure=True)
         self.assertIn('owners are {} and should be', report.describe())
