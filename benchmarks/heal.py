@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Sequence
 import contextlib
 import random
 import signal
@@ -24,7 +25,7 @@ from oslo_config import cfg
 from benchmarks.measure import Effort
 from benchmarks.report import Row
 from benchmarks.report import Table
-from devicetrack.objects.values import Record
+from devicetrack.objects import DeviceAssignment
 from devicetrack.objects.values import Usage
 from devicetrack.placement import errors
 from devicetrack.placement import expected
@@ -74,8 +75,8 @@ class World:
         client.post_allocations(consumers)
         self.consumers = [consumer.uuid for consumer in consumers]
 
-    def look(self) -> tuple[list[Record], Usage]:
-        return self.host.manager.placed()
+    def look(self) -> tuple[Sequence[DeviceAssignment], Usage]:
+        return self.host.manager.assignments(), self.host.manager.usage()
 
     def heal(self, client: Client) -> int:
         """Heal the node as its host does. Returns how many consumers moved."""

@@ -267,7 +267,7 @@ class Claiming:
         if demand.items:
             return self.take(instance_uuid, demand, claim_id)
         self._failed.make_way(instance_uuid)
-        if self._rows.held(instance_uuid):
+        if self._rows.ledger.now.holdings(instance_uuid):
             with self._rows.working(instance_uuid):
                 there = self._rows.there(instance_uuid)
                 if there:

@@ -12,10 +12,12 @@ from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
+from collections.abc import Sequence
 import contextlib
 import copy
 import threading
 from typing import Any
+from typing import overload
 
 from devicetrack import exception
 from devicetrack import vocabulary
@@ -51,7 +53,7 @@ from devicetrack.engine import allocator
 from devicetrack.engine.explanation import Shortage
 from devicetrack.engine.findings import Finding
 from devicetrack.engine.migrations import Endpoint
-from devicetrack.engine.states import HeldDevice
+from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import DeviceMap
 from devicetrack.objects import DeviceRequest
 from devicetrack.objects import InstanceResources
@@ -61,7 +63,6 @@ from devicetrack.objects.migration_context import Carried
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestConfig
 from devicetrack.objects.values import MigrationDefinitions
-from devicetrack.objects.values import Record
 from devicetrack.objects.values import Usage
 from devicetrack.store.api import Store
 from devicetrack.virt.driver import VirtDriver
@@ -859,27 +860,38 @@ class ClaimManager:
         """
         self._started().service_cleaning.note_given(devices)
 
-    def resources_of(self, instance_uuid: str) -> InstanceResources:
-        """Return the devices that an instance holds on this host, as the store records them."""
-        host = self._started()
-        arguments.check_uuid('instance_uuid', instance_uuid)
-        return host.rows.resources(instance_uuid, host.rows.of_instance(instance_uuid))
+    @overload
+    def assignments(self, instance_uuid: str) -> InstanceResources: ...
 
-    def held(self, instance_uuid: str | None = None) -> tuple[HeldDevice, ...]:
-        """Return the devices that one instance or all instances hold on this host, from memory. No I/O.
+    @overload
+    def assignments(self) -> Sequence[DeviceAssignment]: ...
 
-        For a service that asks often, or while it holds a lock of its own: the call takes some microseconds, plus some
-        for each device. It returns devices in no order and in every role, also those being released, as immutable
-        values. The rows are the authority, and memory is a copy of them. In the middle of a claim memory has devices
-        that no row has yet, and it has a row that somebody else wrote only after the next audit. :meth:`resources_of`
-        reads the rows.
+    def assignments(self, instance_uuid: str | None = None) -> Sequence[DeviceAssignment]:
+        """Return the devices of one instance, or of all instances, on this host. Reads memory, without I/O.
+
+        For one instance these are its resources, to set and save as ``instance.resources``. They come in the order of
+        the request, in every role and state, also those that are being released. Each names the provider and class that
+        count its device now, even if its claim knew others.
+
+        Memory has the rows that the store has confirmed to this process, which alone writes them, and the rows of
+        commits that have no answer yet. It forgets a row just before the row is deleted.
 
         After an interrupt, the call first starts the host anew, and so reads it.
         """
         host = self._started()
-        if instance_uuid is not None:
-            arguments.check_uuid('instance_uuid', instance_uuid)
-        return host.rows.held(instance_uuid)
+        if instance_uuid is None:
+            return tuple(map(DeviceAssignment.from_record, host.views.assignments()))
+        arguments.check_uuid('instance_uuid', instance_uuid)
+        return host.rows.resources(instance_uuid, host.views.assignments(instance_uuid))
+
+    def usage(self) -> Usage:
+        """Read which guests use which devices. Blocks until the hypervisor has answered.
+
+        A device that this host assigned and that the answer names is among the :meth:`assignments` of a later call.
+
+        :raises HypervisorUnreachable: no answer
+        """
+        return self._started().views.usage()
 
     def state(self) -> HostState:
         """Say what the manager knows of its host: devices by state, findings of the last audit, classes and aliases.
@@ -916,15 +928,6 @@ class ClaimManager:
         :raises StartIsOver: without ``wait``, after an interrupt; the next claim or audit starts the host anew
         """
         return (self._started() if wait else self._ready()).audits.providers()
-
-    def placed(self) -> tuple[list[Record], Usage]:
-        """Return the host's rows, and the devices that guests use.
-
-        A row has the provider and class that count its device now, even if its claim knew others.
-
-        :raises HypervisorUnreachable, StoreError: no answer
-        """
-        return self._started().views.placed()
 
     @property
     def store(self) -> Store:

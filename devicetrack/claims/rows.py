@@ -32,7 +32,6 @@ from devicetrack.claims.metering import Meter
 from devicetrack.claims.unfinished import Doubt
 from devicetrack.claims.unfinished import Insertion
 from devicetrack.claims.unfinished import Unfinished
-from devicetrack.engine.states import HeldDevice
 from devicetrack.engine.views import LostRow
 from devicetrack.objects import InstanceResources
 from devicetrack.objects import MigrationContext
@@ -208,15 +207,6 @@ class Rows:
         """The rows of one instance, whatever is known."""
         return self._store.records_of_instance(self._host_uuid, instance_uuid)
 
-    def all_shown(self) -> Sequence[Record]:
-        """As :meth:`all`, for a caller who concludes something from rows that are not there.
-
-        :raises RowsMissing: as :meth:`of_instance`
-        """
-        known, records = self.known.all(), self.all()
-        _check_shown(self.known.lost(known, records))
-        return records
-
     def there(self, instance_uuid: str) -> list[Record]:
         """The rows of one instance that are not being released."""
         return [record for record in self.of_instance(instance_uuid) if record.state != vocabulary.RELEASING]
@@ -368,13 +358,17 @@ class Rows:
     def doubts_of(self, instance_uuid: str) -> list[Doubt]:
         return [doubt for doubt in self.doubts if doubt.instance_uuid == instance_uuid]
 
-    def held(self, instance_uuid: str | None) -> tuple[HeldDevice, ...]:
-        """The devices of one instance, or of all, only from memory."""
-        # Read the doubts before and after, so that a commit whose doubt begins or ends meanwhile counts as in doubt.
-        before, held = self.doubts, self.ledger.now.held(instance_uuid)
-        doubted = {key for doubt in (*before, *self.doubts) for key in doubt.changes.keys}
-        return tuple(held if not doubted else [
-            one._replace(in_doubt=(one.kind, one.identifier) in doubted) for one in held])
+    def remembered(self, instance_uuid: str | None = None) -> list[Record]:
+        """The rows of one instance, or of all, without asking the store, in its order.
+
+        These are the known ones, and those that commits without an answer may have written or ended.
+        """
+        # The doubts first: what becomes known meanwhile is in the second.
+        rows = {record.key: tuple(record) for record in self.in_doubt()
+                if instance_uuid in (None, record.instance_uuid)}
+        rows |= self.known.all() if instance_uuid is None else self.known.of(instance_uuid)
+        return sorted(map(Record._make, rows.values()),
+                      key=operator.attrgetter('instance_uuid', 'position', 'identifier'))
 
     def settle(self, doubt: Doubt) -> bool:
         """Ask the store for the outcome of a commit. The caller works on the instance.

@@ -298,10 +298,13 @@ class HostViews:
             self._known.resolve(inventory.providers | {''})
             self._ledger.read_parents(inventory, before)
 
-    def placed(self) -> tuple[list[Record], Usage]:
-        """The rows of the host, as their devices are counted now, and the usage by guests."""
-        usage = self._driver.get_usage()                # before the rows: a device that is taken meanwhile has a row
-        return self._ledger.now.counted_now(self._rows.all_shown()), usage
+    def assignments(self, instance_uuid: str | None = None) -> list[Record]:
+        """The rows in memory of one instance, or of all, as their devices are counted now."""
+        return self._ledger.now.counted_now(self._rows.remembered(instance_uuid))
+
+    def usage(self) -> Usage:
+        """The usage by guests."""
+        return self._driver.get_usage()
 
     def knows(self, provider: str) -> bool:
         """Whether a provider of this stable name is resolved. Others wait for the next audit."""

@@ -159,7 +159,7 @@ class NovaHost:
             manager.init_host(None, background=False,
                               prepare=lambda: devicetrack.sync_store(self._conf, self._state_path))
             unsettled = {line.instance_uuid for line in plan.lines if line.outcome == adoption.WITHHELD}
-            outcomes = self._record.end_moves(node, unsettled, manager.placed()[1], manager.state().classes) if (
+            outcomes = self._record.end_moves(node, unsettled, manager.usage(), manager.state().classes) if (
                 unsettled and not plan.is_up) else []
             cordons = _cordons(withheld.load(store, manager.state().host_uuid))
             ended = {key for key, reason in cordons.items() if reason.startswith(_KEPT)}

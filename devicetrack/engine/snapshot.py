@@ -33,7 +33,6 @@ from devicetrack.engine.selection import HELD
 from devicetrack.engine.selection import Place
 from devicetrack.engine.selection import RELEASING
 from devicetrack.engine.states import DeviceState
-from devicetrack.engine.states import HeldDevice
 from devicetrack.engine.states import PoolState
 from devicetrack.engine.withholding import NO_REASON
 from devicetrack.engine.withholding import Standing
@@ -598,16 +597,6 @@ class Snapshot(NamedTuple):
         return [record if (device := self.devices.get(record.key)) is None else record._replace(
             provider_uuid=device.place.provider_uuid or record.provider_uuid,
             resource_class=device.place.resource_class) for record in records]
-
-    # -- holdings -----------------------------------------------------------------------------------------------------
-
-    def held(self, instance_uuid: str | None = None) -> list[HeldDevice]:
-        """The devices that an instance holds in any role; without an instance, those of all instances."""
-        instances = sorted(self.instances) if instance_uuid is None else (instance_uuid,)
-        return [HeldDevice(device.key.kind, device.key.identifier if device.is_named else None, one,
-                           device.place.provider_uuid or None, device.place.resource_class, device.place.parent,
-                           device.is_releasing)
-                for one in instances for device in self.holdings(one)]
 
     def pool_states(self) -> list[PoolState]:
         """Every pool, in the order of names."""

@@ -44,24 +44,6 @@ class DeviceState(NamedTuple):
         return self.kind, self.identifier
 
 
-class HeldDevice(NamedTuple):
-    """One device that an instance has, as the manager's memory knows it.
-
-    ``identifier`` is None while the device is being claimed and has no name yet. ``provider_uuid`` is the provider that
-    counts it now, None if that was not created yet. ``releasing`` says that the device is being released. ``in_doubt``
-    says that a commit about it got no answer: only the store knows, at the next audit, whether the instance has it.
-    """
-
-    kind: str
-    identifier: str | None
-    instance_uuid: str
-    provider_uuid: str | None
-    resource_class: str
-    parent: str | None
-    releasing: bool
-    in_doubt: bool = False
-
-
 class PoolState(NamedTuple):
     """The devices of one pool, counted.
 

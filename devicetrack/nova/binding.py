@@ -115,12 +115,12 @@ class Binding:
         """Return the host as the source of moves that were interrupted."""
         usage = None
         try:
-            usage = self.manager.placed()[1]
+            usage = self.manager.usage()
         except exception.DeviceTrackError as error:
             LOG.warning('The domains of host %(host)s could not be read: %(error)s',
                         {'host': self.host, 'error': error})
         return interrupted.SourceHost(self.host, self.providers.node_uuid,
-                                      {held.instance_uuid for held in self.manager.held()}, usage,
+                                      {one.instance_uuid for one in self.manager.assignments()}, usage,
                                       self.manager.state().classes)
 
     def record_paths(self) -> None:
@@ -129,7 +129,7 @@ class Binding:
         For other instances only Nova's record says which namespaces the paths in their definitions were, and adoption
         asks it. If Nova does not answer, the next start tries again.
         """
-        has = {held.instance_uuid for held in self.manager.held() if held.kind == _NAMESPACE}
+        has = {one.instance_uuid for one in self.manager.assignments() if one.kind == _NAMESPACE}
         try:
             # What Nova's driver found when it started is what Nova alone would compare with the record.
             service.record_paths(self.host, has, {
@@ -255,15 +255,17 @@ class Binding:
 
     def has(self, instance_uuid: str) -> bool:
         """Whether an instance has devices here, beside those that are being released."""
-        return any(not one.releasing for one in self.manager.held(instance_uuid))
+        return any(one.state != vocabulary.RELEASING for one in self.manager.assignments(instance_uuid))
 
     def check_claimed(self, instance: Any, partners: DeviceMap) -> None:
         """Check that the migration of a device map still has the devices of this host that the map names.
 
         :raises InstanceNotClaimed: it has not
+        :raises HostTakenOver: another manager of this host has started, and may have given them back
         :raises StoreError: no answer
         """
-        has = {(one.kind, one.identifier) for one in self.manager.resources_of(instance.uuid)
+        self.manager.store.check_epoch()
+        has = {(one.kind, one.identifier) for one in self.manager.assignments(instance.uuid)
                if one.migration_uuid == partners.migration_uuid and one.state == vocabulary.CLAIMED}
         for pair in partners.pairs:
             if (pair.kind, pair.destination) not in has:

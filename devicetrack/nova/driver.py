@@ -17,6 +17,7 @@ from nova.virt.libvirt import utils as libvirt_utils
 
 from devicetrack import exception
 from devicetrack import log
+from devicetrack import vocabulary
 from devicetrack.nova import binding
 from devicetrack.nova import errors
 from devicetrack.nova import guest as guests
@@ -115,8 +116,8 @@ class LibvirtDriver(nova_driver.LibvirtDriver):
 
     def _get_all_assigned_mediated_devices(self, instance: Any = None) -> dict[str, str]:
         """Return those that definitions name, and those that are claimed for an instance but in no definition yet."""
-        claimed = {held.identifier: held.instance_uuid for held in self._held_mdevs()
-                   if not held.releasing and (instance is None or held.instance_uuid == instance.uuid)}
+        claimed = {one.identifier: one.instance_uuid for one in self._assigned_mdevs()
+                   if one.state != vocabulary.RELEASING and (instance is None or one.instance_uuid == instance.uuid)}
         return {**super()._get_all_assigned_mediated_devices(instance), **claimed}
 
     def _get_vpmems(self, instance: Any, prefix: str | None = None) -> list[Any]:
@@ -124,7 +125,7 @@ class LibvirtDriver(nova_driver.LibvirtDriver):
 
         Nova asks to decide on post-copy, and to wipe, which it never does.
         """
-        return list(self.devicetrack.manager.held(instance.uuid))
+        return list(self.devicetrack.manager.assignments(instance.uuid))
 
     def _cleanup_vpmems(self, vpmems: Any) -> None:
         """Wipe nothing: the manager wipes devices that are given back, after Nova destroyed the guest."""
@@ -133,9 +134,9 @@ class LibvirtDriver(nova_driver.LibvirtDriver):
     def _sorted_migrating_resources(self, instance: Any, flavor: Any) -> None:
         """Name no namespaces of the destination, with which Nova would replace the guest's by their position."""
 
-    def _held_mdevs(self) -> list[Any]:
+    def _assigned_mdevs(self) -> list[Any]:
         """Return the host's mediated devices that instances have, including those that are being released."""
-        return [held for held in self.devicetrack.manager.held() if held.kind == _MDEV]
+        return [one for one in self.devicetrack.manager.assignments() if one.kind == _MDEV]
 
     # -- guests -------------------------------------------------------------------------------------------------------
 
@@ -146,7 +147,7 @@ class LibvirtDriver(nova_driver.LibvirtDriver):
         host = self.devicetrack
         # Nova remembers the mediated devices of a guest by its definition. Nova itself adds those that are not ours,
         # such as an accelerator's.
-        ours = {held.identifier for held in self._held_mdevs()}
+        ours = {one.identifier for one in self._assigned_mdevs()}
         made = super()._get_guest_config(instance, network_info, image_meta, disk_info, rescue, block_device_info,
                                          context, [uuid for uuid in mdevs or () if uuid not in ours], *args, **kwargs)
         guests.equip(made, host.guest_config(instance))
@@ -294,7 +295,7 @@ class LibvirtDriver(nova_driver.LibvirtDriver):
                 host.check_asks_for_none(instance)
         host.may_leave(instance)
         if check is not None and check.devices:
-            wire.put_answer(data, check, host.manager.resources_of(instance.uuid))
+            wire.put_answer(data, check, host.manager.assignments(instance.uuid))
         else:
             wire.take_away(data)
         return data
@@ -309,10 +310,10 @@ class LibvirtDriver(nova_driver.LibvirtDriver):
                 wire.take_away(migrate_data)        # a source of an earlier release answers for every guest
                 # Without a claim, this host would hold the guest's next start until an earlier device of it has gone
                 # back.
-                if host.manager.held(instance.uuid) and not host.has(instance.uuid):
+                if host.manager.assignments(instance.uuid) and not host.has(instance.uuid):
                     tracker.claim_for_live_migration(host, ctxt, instance, host.nodename, migration, allocs, source)
                 return migrate_data
-            if not any(one.migration_uuid == migration.uuid for one in host.manager.resources_of(instance.uuid)):
+            if not any(one.migration_uuid == migration.uuid for one in host.manager.assignments(instance.uuid)):
                 tracker.claim_for_live_migration(host, ctxt, instance, host.nodename, migration, allocs, source)
             host.manager.realize(ctxt, Subject(instance))
             wire.put_map(migrate_data, host.manager.device_map(Subject(instance), migration))

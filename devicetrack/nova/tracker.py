@@ -68,7 +68,7 @@ def undo_move(host: binding.Binding, context: Any, instance: Any, migration: Any
     if migration is None:
         return
     with errors.left_to_the_audit(instance, what):
-        if host.manager.held(instance.uuid):
+        if host.manager.assignments(instance.uuid):
             host.manager.drop_move_claim_at_dest(context, Subject(instance), migration, wait)
 
 

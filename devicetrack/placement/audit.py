@@ -25,7 +25,6 @@ from typing import NamedTuple
 from devicetrack import vocabulary
 from devicetrack.objects import traits
 from devicetrack.objects.values import Leftover
-from devicetrack.objects.values import Record
 from devicetrack.objects.values import Usage
 from devicetrack.placement import expected
 from devicetrack.placement import merging
@@ -33,6 +32,7 @@ from devicetrack.placement import notes
 from devicetrack.placement import operations
 from devicetrack.placement import tree
 from devicetrack.placement import values
+from devicetrack.placement.expected import Assigned
 from devicetrack.placement.expected import Share
 from devicetrack.placement.reporter import Report
 from devicetrack.placement.values import Consumer
@@ -102,7 +102,7 @@ class PlacementViews(NamedTuple):
     complete: bool
     names: Mapping[str, str]
     classes: frozenset[str]
-    records: Sequence[Record]
+    records: Sequence[Assigned]
     usage: Usage
     notes: Collection[Leftover]
     consumers: Mapping[str, Consumer]

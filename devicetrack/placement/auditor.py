@@ -12,7 +12,6 @@ from typing import NamedTuple
 from devicetrack import exception
 from devicetrack.objects import Provider
 from devicetrack.objects.values import Leftover
-from devicetrack.objects.values import Record
 from devicetrack.objects.values import Usage
 from devicetrack.placement import allocations
 from devicetrack.placement import audit
@@ -25,6 +24,7 @@ from devicetrack.placement.audit import Mismatch
 from devicetrack.placement.audit import PlacementRepair
 from devicetrack.placement.audit import PlacementViews
 from devicetrack.placement.client import Client
+from devicetrack.placement.expected import Assigned
 
 
 class HostView(NamedTuple):
@@ -32,7 +32,7 @@ class HostView(NamedTuple):
 
     providers: Sequence[Provider]
     complete: bool
-    records: Sequence[Record]
+    records: Sequence[Assigned]
     usage: Usage
 
 

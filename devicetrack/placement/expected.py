@@ -12,9 +12,13 @@ from typing import NamedTuple
 from typing import TypeAlias
 
 from devicetrack import vocabulary
+from devicetrack.objects import DeviceAssignment
 from devicetrack.objects.values import Record
 from devicetrack.placement import tree
 from devicetrack.placement.values import Resources
+
+# A device that an instance has, by a manager or by the store.
+Assigned: TypeAlias = DeviceAssignment | Record
 
 
 class Share(NamedTuple):
@@ -29,14 +33,14 @@ class Share(NamedTuple):
     leaving: Resources
 
 
-def consumer_of(record: Record) -> str:
+def consumer_of(record: Assigned) -> str:
     """Return the UUID of the consumer that holds the device of a row."""
     if record.role == vocabulary.OLD and record.migration_uuid is not None:
         return record.migration_uuid
     return record.instance_uuid
 
 
-def shares(records: Iterable[Record], root_uuid: str, layout: str) -> dict[str, Share]:
+def shares(records: Iterable[Assigned], root_uuid: str, layout: str) -> dict[str, Share]:
     """Return each consumer's share, by its UUID.
 
     :param records: rows of one host, each with the provider and resource class that its device is counted at now

@@ -13,7 +13,6 @@ from typing import NamedTuple
 from devicetrack import exception
 from devicetrack import log
 from devicetrack.objects import Provider
-from devicetrack.objects.values import Record
 from devicetrack.objects.values import Usage
 from devicetrack.placement import errors
 from devicetrack.placement import healing
@@ -21,6 +20,7 @@ from devicetrack.placement import pauses
 from devicetrack.placement import tree
 from devicetrack.placement import values
 from devicetrack.placement.client import Client
+from devicetrack.placement.expected import Assigned
 from devicetrack.placement.reporter import PlacementReporter
 
 LOG = log.logger(__name__)
@@ -46,20 +46,20 @@ class NodeToHeal(NamedTuple):
     """A hypervisor node with the facts that a heal needs; use :meth:`of_host` for a node whose host can be read.
 
     :param uuid: the UUID of its provider
-    :param look: returns the host's rows and the usage of guests, as ``ClaimManager.placed`` does; the usage is None if
-        the hypervisor cannot be asked, and then the record alone counts
+    :param look: returns the host's assignments and the usage of guests, which it reads first. The usage is None if the
+        hypervisor cannot be asked, and then the record alone counts
     :param providers: the host's providers from ``ClaimManager.providers``. A heal announces those that placement does
         not have. Without them, placement must already have all providers that consumers need
     :param complete: False if a part of the host could not be read: then nothing moves
     """
 
     uuid: str
-    look: Callable[[], tuple[Sequence[Record], Usage | None]]
+    look: Callable[[], tuple[Sequence[Assigned], Usage | None]]
     providers: Sequence[Provider] = ()
     complete: bool = True
 
     @classmethod
-    def of_host(cls, look: Callable[[], tuple[Sequence[Record], Usage | None]], providers: Sequence[Provider],
+    def of_host(cls, look: Callable[[], tuple[Sequence[Assigned], Usage | None]], providers: Sequence[Provider],
                 complete: bool) -> NodeToHeal:
         [root] = [provider.uuid for provider in providers if provider.parent_uuid is None]
         return cls(root, look, providers, complete)
@@ -248,7 +248,7 @@ class _Run:
 
 
 def _classes_below(client: Client, node: NodeToHeal, listed: Mapping[str, values.Holding],
-                   records: Sequence[Record]) -> frozenset[str]:
+                   records: Sequence[Assigned]) -> frozenset[str]:
     """Return the classes that are counted below a node.
 
     If not all providers of the host are known, add the classes of ours that somebody holds at the node and of which

@@ -17,12 +17,12 @@ from typing import NamedTuple
 
 from devicetrack import vocabulary
 from devicetrack.objects import Provider
-from devicetrack.objects.values import Record
 from devicetrack.objects.values import Usage
 from devicetrack.placement import expected
 from devicetrack.placement import merging
 from devicetrack.placement import tree
 from devicetrack.placement import values
+from devicetrack.placement.expected import Assigned
 from devicetrack.placement.expected import Share
 from devicetrack.placement.values import Resources
 
@@ -56,13 +56,13 @@ class ReshapePlan(NamedTuple):
     obstacles: tuple[Obstacle, ...] = ()
 
 
-def classes_below(root_uuid: str, records: Iterable[Record], providers: Iterable[Provider] = ()) -> frozenset[str]:
+def classes_below(root_uuid: str, records: Iterable[Assigned], providers: Iterable[Provider] = ()) -> frozenset[str]:
     """Return the resource classes that are counted below the node, by the rows and the host's providers."""
     return frozenset((*(record.resource_class for record in records if record.provider_uuid != root_uuid),
                       *(name for provider in providers if provider.uuid != root_uuid for name in provider.totals)))
 
 
-def misplaced(root_uuid: str, listed: Mapping[str, values.Holding], records: Iterable[Record],
+def misplaced(root_uuid: str, listed: Mapping[str, values.Holding], records: Iterable[Assigned],
               classes: Collection[str]) -> list[str]:
     """Return the consumers that have more allocated at the node than devices that are counted there.
 
@@ -77,14 +77,14 @@ def misplaced(root_uuid: str, listed: Mapping[str, values.Holding], records: Ite
 _NOTHING: Final = Share('', {}, {})
 
 
-def targets(root_uuid: str, consumers: Iterable[str], records: Iterable[Record]) -> frozenset[str]:
+def targets(root_uuid: str, consumers: Iterable[str], records: Iterable[Assigned]) -> frozenset[str]:
     """Return the providers below the node that count devices of these consumers."""
     found = expected.shares(records, root_uuid, tree.NESTED)
     return frozenset(provider for consumer in consumers if consumer in found
                      for part in (found[consumer].held, found[consumer].leaving) for provider in part) - {root_uuid}
 
 
-def companions(root_uuid: str, consumers: Collection[str], records: Iterable[Record]) -> list[str]:
+def companions(root_uuid: str, consumers: Collection[str], records: Iterable[Assigned]) -> list[str]:
     """Return the other consumers of the same instances: while an instance moves, each holds a part of its devices.
 
     A revert exchanges the allocations of an instance and its migration, and the record changes before or after that.
@@ -97,7 +97,7 @@ def companions(root_uuid: str, consumers: Collection[str], records: Iterable[Rec
 
 
 def plan(root_uuid: str, inventories: Mapping[str, values.Inventories], used: Mapping[str, Mapping[str, int]],
-         consumers: Collection[values.Consumer], records: Sequence[Record], usage: Usage | None,
+         consumers: Collection[values.Consumer], records: Sequence[Assigned], usage: Usage | None,
          classes: Collection[str]) -> ReshapePlan:
     """Plan how consumers move to the providers of their devices, or name the obstacles.
 
@@ -161,9 +161,9 @@ def _amounts(consumer: values.Consumer, share: Share, providers: Collection[str]
 class _Guests:
     """Each instance's rows, and the devices that its guest names."""
 
-    def __init__(self, records: Iterable[Record], usage: Usage) -> None:
+    def __init__(self, records: Iterable[Assigned], usage: Usage) -> None:
         self.domains = usage.domains
-        self.rows: dict[str, list[Record]] = {}
+        self.rows: dict[str, list[Assigned]] = {}
         self.named: dict[str, set[tuple[str, str | None]]] = {}
         for record in records:
             self.rows.setdefault(record.instance_uuid, []).append(record)

@@ -13,8 +13,8 @@ from oslo_config import cfg
 from devicetrack import exception
 from devicetrack import log
 from devicetrack.conf import placement as options
+from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import Provider
-from devicetrack.objects.values import Record
 from devicetrack.objects.values import Usage
 from devicetrack.placement import errors
 from devicetrack.placement import healer
@@ -48,7 +48,9 @@ class ReportedHost(Protocol):
 
     def providers(self) -> Sequence[Provider]: ...
 
-    def placed(self) -> tuple[Sequence[Record], Usage]: ...
+    def assignments(self) -> Sequence[DeviceAssignment]: ...
+
+    def usage(self) -> Usage: ...
 
 
 class HostRow(Protocol):
@@ -149,7 +151,11 @@ class NodeReporter:
         return report
 
     def _node(self) -> healer.NodeToHeal:
-        return healer.NodeToHeal.of_host(self._host.placed, self._host.providers(), self._host.state().complete)
+        return healer.NodeToHeal.of_host(self._look, self._host.providers(), self._host.state().complete)
+
+    def _look(self) -> tuple[Sequence[DeviceAssignment], Usage]:
+        usage = self._host.usage()              # first: what is assigned meanwhile is in both, or in the second
+        return self._host.assignments(), usage
 
     def _heal(self) -> Healing:
         healing = self._healer.attempt(self._node)

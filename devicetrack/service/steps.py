@@ -14,6 +14,7 @@ from typing import Final
 
 from devicetrack import exception
 from devicetrack import log
+from devicetrack import vocabulary
 from devicetrack.claims.manager import ClaimManager
 from devicetrack.objects import DeviceMap
 from devicetrack.objects import DeviceRequest
@@ -181,8 +182,8 @@ class Steps:
             # On one host the guest's definition may still name the devices, until the guest is started anew.
             LOG.info('Instance %s: %s', document.uuid, error)
             return False
-        held = self._manager.held(document.uuid) if move.on_one_host else ()
-        if held and all(device.releasing for device in held):
+        has = self._manager.assignments(document.uuid) if move.on_one_host else ()
+        if has and all(one.state == vocabulary.RELEASING for one in has):
             return False                        # a start needs to know why the guest has none of these
         return self.save(document.settled(move, self._host), document)
 
@@ -191,7 +192,7 @@ class Steps:
 
         :raises HypervisorUnreachable: nobody knows
         """
-        _rows, usage = self._manager.placed()
+        usage = self._manager.usage()
         if usage.runs_here(uuid):
             return RUNS
         if usage.unknown:

@@ -77,7 +77,7 @@ def main() -> None:
     def show(step: str) -> None:
         for host in hosts.values():
             host.manager.wait_for_wipes()       # only to show the end: no call waits for a wipe
-        held = {name: sorted(f'{one.identifier} {one.role}' for one in host.manager.resources_of(instance))
+        held = {name: sorted(f'{one.identifier} {one.role}' for one in host.manager.assignments(instance))
                 for name, host in hosts.items()}
         print(f'{step}:', '; '.join(f'{name} has {", ".join(rows) or "none"}' for name, rows in held.items()))
 

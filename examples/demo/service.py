@@ -89,7 +89,7 @@ class Service:
         self._began()
         went_on = []
         for instance in self._instances.all():
-            if instance.state == BUILDING and self._manager.resources_of(instance.uuid).assignments:
+            if instance.state == BUILDING and self._manager.assignments(instance.uuid):
                 self._boot(instance)
                 went_on.append(instance.name)
             elif instance.state == DELETING:

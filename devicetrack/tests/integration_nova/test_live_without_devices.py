@@ -58,7 +58,7 @@ class LiveWithoutDevicesTestCase(base.TestCase):
 
     def come_back(self, data: Any) -> Any:
         wire.put_answer(data, self.moves.check(self.instance, 'one'),
-                        self.two.manager.resources_of(self.instance.uuid))
+                        self.two.manager.assignments(self.instance.uuid))
         return self.driver.check_source_migrate_data_at_dest(
             None, self.instance, data, self.moves.migration(self.instance, 'one', compute_service.LIVE_MIGRATION),
             None, {})
@@ -109,7 +109,7 @@ class DataTestCase(base.TestCase):
 
     def test_no_more_does_one_from_a_source_that_answers_for_every_guest(self) -> None:
         instance, data = self.guest(), migrate_data.LibvirtLiveMigrateData()
-        wire.put_answer(data, self.moves.check(instance, 'two'), self.moves.one.manager.resources_of(instance.uuid))
+        wire.put_answer(data, self.moves.check(instance, 'two'), self.moves.one.manager.assignments(instance.uuid))
         self.assertIs(data, self.destination.check_source_migrate_data_at_dest(None, instance, data, None, None, {}))
         self.assertNotIn('target_mdevs', data)
 

@@ -214,7 +214,8 @@ class AdoptTestCase(HostTestCase):
         # Until they are started anew, which writes our record into their definitions.
         self.assertEqual({self.both, vgpu, small}, {user for finding in found for user in finding.users})
         self.assertEqual({line.instance_uuid: {key.identifier for key in line.devices} for line in lines},
-                         {uuid: {held.identifier for held in manager.held(uuid)} for uuid in (self.both, vgpu, small)})
+                         {uuid: {one.identifier for one in manager.assignments(uuid)}
+                          for uuid in (self.both, vgpu, small)})
 
     def test_the_devices_are_its_own_from_then_on(self) -> None:
         self.stop_service()
@@ -222,7 +223,7 @@ class AdoptTestCase(HostTestCase):
         list(adopting.apply(adopting.plan()))
         manager = self.start_with_adapter()
         mdevs, paths = self.mdevs(self.both), self.paths(self.both)
-        names = [held.identifier for held in manager.held(self.both) if held.kind == adoption.NAMESPACE]
+        names = [held.identifier for held in manager.assignments(self.both) if held.kind == adoption.NAMESPACE]
         for name in names:
             self.write(name)
         self._reboot_server({'id': self.both}, hard=True)
@@ -230,7 +231,7 @@ class AdoptTestCase(HostTestCase):
         self.assertTrue(all(map(self.is_written, names)))
         self._delete_server({'id': self.both})
         manager.wait_for_wipes()
-        self.assertEqual([], list(manager.held()))
+        self.assertEqual([], list(manager.assignments()))
         self.assertFalse(any(map(self.is_written, names)))
         self.assertEqual([], manager.update_available_resource(None, manager.nodename))
 
@@ -288,7 +289,7 @@ class AdoptTestCase(HostTestCase):
         manager = self.start_with_adapter()
         self.assertEqual([(odd, 'used but unrecorded')], [
             (*finding.users, finding.kind) for finding in self.findings])
-        self.assertEqual(3, len(manager.held()))
+        self.assertEqual(3, len(manager.assignments()))
         self.boot('LARGE')
         self._create_server(image_uuid='155d900f-4e14-4e4c-a73d-069cbf4541e6', host=HOST, networks='none',
                             flavor_id=self._create_flavor(extra_spec={'hw:pmem': 'SMALL'}), expected_state='ERROR')
@@ -344,7 +345,7 @@ class AdoptTestCase(HostTestCase):
             self.assertEqual(adoption.ADOPTED, self.lines(adopting.apply(adopting.plan()))[self.both][0])
         manager = self.restart_with_adapter()
         self.assertEqual(set(), self.cordoned(manager))
-        self.assertEqual(has, {record.identifier for record in manager.held()})
+        self.assertEqual(has, {record.identifier for record in manager.assignments()})
         for name in has:
             self.assertTrue(self.is_written(name))
 

@@ -91,7 +91,7 @@ class WayBackTestCase(base.PmemGuests):
         self.assertIs(driver.LibvirtDriver, type(self.computes['host2'].driver))
         self.assertEqual({'ns_11', 'ns_12'}, self.namespaces('host2', self.boot('host2', self.flavor_of(2))))
         self.assert_others_for_the_next_guest()
-        self.assertEqual(8, len(self.computes[HOST].driver.devicetrack.manager.held()))
+        self.assertEqual(8, len(self.computes[HOST].driver.devicetrack.manager.assignments()))
 
     def test_the_paths_of_an_instance_without_rows_stay_for_its_adoption(self) -> None:
         before = self.paths()

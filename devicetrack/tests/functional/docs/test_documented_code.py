@@ -36,7 +36,6 @@ from devicetrack.claims.releasing import Wipe
 from devicetrack.cmd import audit
 from devicetrack.cmd import base as cmd_base
 from devicetrack.engine import findings
-from devicetrack.engine import states
 from devicetrack.objects import DeviceRequest
 from devicetrack.objects import values
 from devicetrack.objects.values import Attribute
@@ -174,7 +173,8 @@ class InterruptedBootsTestCase(base.TestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        [self.example] = [block for block in code_blocks(DOCS / 'user' / 'calls.rst') if 'manager.placed()' in block]
+        [self.example] = [block for block in code_blocks(DOCS / 'user' / 'calls.rst')
+                          if 'manager.assignments()' in block]
         self.failed: list[tuple[str, Exception]] = []
         self.host = self.useFixture(fixtures.Host(devices=3))
         self.wanted, self.unwanted, self.unknown = (fixtures.Instance() for _ in range(3))
@@ -529,9 +529,9 @@ class PagesTestCase(base.TestCase):
             'Claim': {name for name in dir(Claim) if name[0] != '_'} - {'abort', 'keep', 'has_now'},
             'InstanceResources': set(objects.InstanceResources.fields),
             'DeviceAssignment': set(objects.DeviceAssignment.fields), 'GuestConfig': set(values.GuestConfig._fields),
-            'HeldDevice': set(states.HeldDevice._fields), 'Fields': set(Fields.__annotations__) | {'release'},
+            'Fields': set(Fields.__annotations__) | {'release'},
             'Finding': {*findings.Finding._fields, 'critical', 'warning', 'note', 'identifier'},
-            'Record': {*values.Record._fields, 'key'}, 'Usage': set(values.Usage._fields),
+            'Usage': set(values.Usage._fields),
             'Use': set(values.Use._fields),
             'Wipe': {*Wipe._fields, *values.DeviceKey._fields}}
         self.assertEqual(fields, {name: rows[name] for name in fields})
@@ -677,7 +677,7 @@ class DeviceKindTestCase(base.TestCase):
         # Not DeviceGone: the file may be there, and its file system not mounted.
         with testtools.ExpectedException(exception.UnclaimFailed):
             self.manager.release(self.context, self.instance)
-        self.assertEqual(1, len(self.manager.resources_of(self.instance.uuid)))
+        self.assertEqual(1, len(self.manager.assignments(self.instance.uuid)))
         os.rename(os.path.dirname(self.file) + '.away', os.path.dirname(self.file))
         self.manager.release(self.context, self.instance)
-        self.assertEqual(0, len(self.manager.resources_of(self.instance.uuid)))
+        self.assertEqual(0, len(self.manager.assignments(self.instance.uuid)))

@@ -140,7 +140,7 @@ class TestErrors(two_hosts.TwoHostsTestCase):
                 self.one.resize(self.instance, large)
                 self.one.revert(self.instance)
                 self.one.manager.wait_for_wipes()
-                rows, _usage = self.one.manager.placed()
+                rows = self.one.manager.assignments()
                 self.assertEqual([('current', 'active')], [(row.role, row.state) for row in rows])
                 self.assertEqual((), self.document().ended)
             self.one.release(self.instance)
@@ -337,7 +337,7 @@ class TestAllocations(two_hosts.TwoHostsTestCase):
             self.assertRaises(two_hosts.Killed, self.one.claim, self.instance, two_hosts.SMALL, request)
         victim.end()
         victim.start()
-        self.assertEqual(2, len(self.one.manager.resources_of(self.instance)))
+        self.assertEqual(2, len(self.one.manager.assignments(self.instance)))
         self.assertEqual(2, len(self.one.claim(self.instance, two_hosts.SMALL, request)))
         self.assertRaises(exception.InstanceBusy, self.one.claim, self.instance, two_hosts.SMALL)
 

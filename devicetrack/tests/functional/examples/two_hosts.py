@@ -183,7 +183,7 @@ class TwoHostsTestCase(base.TestCase):
         where = None if document is None or document.state == 'deleted' else document.host
         waits = document is not None and document.move is not None      # for its confirmation
         for name, host in self.hosts.items():
-            rows, _usage = host.lifecycle.manager.placed()
+            rows = host.lifecycle.manager.assignments()
             held = sorted((row.instance_uuid, row.role, row.state) for row in rows)
             expected = []
             if name == where:

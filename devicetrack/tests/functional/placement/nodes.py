@@ -93,9 +93,9 @@ class FlatHost(fixtures.Fixture):
     def heal_node(self, hypervisor: bool = True) -> healer.NodeToHeal:
         """What a heal has to know, where the hypervisor can be asked or where nothing but the record is there."""
         if hypervisor:
-            return healer.NodeToHeal.of_host(self.manager.placed, self.manager.providers(),
-                                             self.manager.state().complete)
-        return healer.NodeToHeal(self.node, lambda: (self.manager.placed()[0], None))
+            return healer.NodeToHeal.of_host(lambda: (self.manager.assignments(), self.manager.usage()),
+                                             self.manager.providers(), self.manager.state().complete)
+        return healer.NodeToHeal(self.node, lambda: (self.manager.assignments(), None))
 
     def held(self) -> dict[str, values.Resources]:
         """What the consumers of the whole tree hold."""
@@ -106,7 +106,7 @@ class FlatHost(fixtures.Fixture):
     def expected(self, layout: str) -> dict[str, values.Resources]:
         """What they should hold, with what the service allocates beside it; for hosts with nothing being released."""
         return {uuid: merging.merge({}, {self.node: CPU}, share.held) for uuid, share in expected.shares(
-            self.manager.placed()[0], self.node, layout).items()}
+            self.manager.assignments(), self.node, layout).items()}
 
     def room(self) -> dict[str, tuple[int, int]]:
         """By provider's name without the node's, how many devices there are and how many are reserved."""

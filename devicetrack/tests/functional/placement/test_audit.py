@@ -408,7 +408,7 @@ class TestMigrations(AuditTestCase):
             if looks:
                 self.write(migration.uuid, self.held(migration), values.MIGRATION)
             looks.append(auditors.HostView(self.host.manager.providers(), self.host.manager.state().complete,
-                                           *self.host.manager.placed()))
+                                           self.host.manager.assignments(), self.host.manager.usage()))
             return looks[-1]
 
         plan, left = auditors.Auditor(self.placement.client, look, tree.NESTED, self.host.manager.state().classes,
@@ -503,7 +503,8 @@ class TestRequests(AuditTestCase):
         manager = self.host.manager
         auditor = auditors.Auditor(
             self.placement.client,
-            lambda: auditors.HostView(manager.providers(), manager.state().complete, *manager.placed()),
+            lambda: auditors.HostView(manager.providers(), manager.state().complete, manager.assignments(),
+                                      manager.usage()),
             tree.NESTED, manager.state().classes, self.leftovers)
         self.assertEqual([], auditor.audit())
         for differing in (0, 1, 2):

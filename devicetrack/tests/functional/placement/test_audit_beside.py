@@ -97,7 +97,8 @@ class TestBetween(AuditTestCase):
         rest = self.spawn('_p0')
         manager = self.host.manager
         auditor = auditors.Auditor(
-            self.direct, lambda: auditors.HostView(manager.providers(), manager.state().complete, *manager.placed()),
+            self.direct, lambda: auditors.HostView(manager.providers(), manager.state().complete,
+                                                   manager.assignments(), manager.usage()),
             tree.NESTED, manager.state().classes, self.leftovers)
         for number, step in enumerate(self.steps()):
             step()

@@ -150,7 +150,7 @@ class HealedTestCase(FunctionsTestCase):
         other = self.spawn({self.node: {**CPU, DISK: 1}})
         manager = self.host.manager
         done = Healer(self.placement.client, attempts=5).heal(healer.NodeToHeal.of_host(
-            manager.placed, manager.providers(), manager.state().complete))
+            lambda: (manager.assignments(), manager.usage()), manager.providers(), manager.state().complete))
         self.assertEqual(healer.Healing(healer.HEALED, tuple(sorted((one.uuid, other.uuid)))), done)
         for instance in (one, other):
             expected: dict[str, dict[str, int]] = {self.node: CPU}

@@ -168,5 +168,5 @@ class FunctionsTestCase(base.TestCase):
         return tuple({**NVME, 'address': address_of(serial)} for serial in machine.DISKS)
 
     def held_by(self, host: Any, instance: fixtures.Instance) -> str:
-        [assignment] = host.manager.resources_of(instance.uuid)
+        [assignment] = host.manager.assignments(instance.uuid)
         return str(assignment.identifier)

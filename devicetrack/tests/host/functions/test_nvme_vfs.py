@@ -162,7 +162,7 @@ class WholeTestCase(hosts.FunctionsTestCase):
         self.wait_for_paths(3)
         host = self.host({'address': self.physical}, cleaning='zero')
         instance = host.spawn(request=DeviceRequest.of((hosts.DISK, 1)))
-        [assignment] = host.manager.resources_of(instance.uuid)
+        [assignment] = host.manager.assignments(instance.uuid)
         before = assignment.details.disks
         self.machine.delete_guest(instance.uuid)
         self.wait_for_paths(3)

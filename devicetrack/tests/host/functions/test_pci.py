@@ -230,7 +230,7 @@ class PCITestCase(hosts.FunctionsTestCase):
                          vfs=({'address': physical, 'private_namespaces': True},))
         first, second = fixtures.Instance(), fixtures.Instance()
         host.manager.instance_claim(None, first, host.name, DeviceRequest.of(('CUSTOM_PART', 2)))
-        self.assertEqual(parts, sorted(one.identifier for one in host.manager.resources_of(first.uuid)))
+        self.assertEqual(parts, sorted(one.identifier for one in host.manager.assignments(first.uuid)))
         self.assertRaises(exception.NoFit, host.manager.instance_claim, None, second, host.name,
                           DeviceRequest.of(('CUSTOM_WHOLE', 1)))
         host.manager.release(None, first)

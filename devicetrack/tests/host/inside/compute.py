@@ -345,7 +345,7 @@ class Orders:
         """One instance's rows and definitions."""
         rows = [[record.kind, record.identifier, record.role, record.state]
                 for record in self.store.records_of_instance(self.manager.state().host_uuid, instance)]
-        resources = self.manager.resources_of(instance)
+        resources = self.manager.assignments(instance)
         found: dict[str, Any] = {'rows': rows, 'resources': resources.obj_to_primitive(), 'live': None, 'defined': None}
         with contextlib.suppress(libvirt.libvirtError):
             domain = self.compute.domain(instance)

@@ -298,7 +298,7 @@ class NamespaceTestCase(VPMEMTestCase):
         self.assertEqual(b'mapped\n', program.stdout.readline())
         instances = [self.owner(host)]
         host.manager.realize(host.context, instances[0])
-        self.assertEqual([SECOND], [one.identifier for one in host.manager.resources_of(instances[0].uuid)])
+        self.assertEqual([SECOND], [one.identifier for one in host.manager.assignments(instances[0].uuid)])
         self.nobody_gets(host, 1)
         self.assertIn('withheld', host.states()[FIRST])
         program.communicate()

@@ -15,6 +15,7 @@ from nova.scheduler.client import report
 from nova.tests.fixtures import libvirt as fakelibvirt
 
 from devicetrack import exception
+from devicetrack import vocabulary
 from devicetrack.claims import manager
 from devicetrack.nova import binding
 from devicetrack.tests.nova.stock_failures import base
@@ -61,7 +62,7 @@ class AfterNovaTestCase(base.MdevGuests):
         self.assertNotIn(instance.uuid, self.tracker.tracked_instances)
         self.assertEqual(0, self.tracker.compute_nodes['host1'].vcpus_used)
         self.assertIsNone(instance.host)
-        self.assertFalse(self.computes['host1'].driver.devicetrack.manager.held(instance.uuid))
+        self.assertFalse(self.computes['host1'].driver.devicetrack.manager.assignments(instance.uuid))
 
     def test_a_resize_leaves_nothing_of_its_claim(self) -> None:
         self.flags(allow_resize_to_same_host=True)
@@ -74,7 +75,7 @@ class AfterNovaTestCase(base.MdevGuests):
             self._wait_for_migration_status(server, ['error'])
         self.assertEqual({}, dict(self.tracker.tracked_migrations))
         self.assertEqual(had, {one.identifier for one in
-                               self.computes['host1'].driver.devicetrack.manager.held(server['id'])})
+                               self.computes['host1'].driver.devicetrack.manager.assignments(server['id'])})
 
     def test_a_move_whose_allocations_could_not_be_read_does_not_begin(self) -> None:
         self.start_compute_with_vgpu('host2')
@@ -87,7 +88,7 @@ class AfterNovaTestCase(base.MdevGuests):
             self._wait_for_migration_status(server, ['error'])
         self.assertEqual('host1', self.instance(server).host)
         self.assertEqual(had, {one.identifier for one in
-                               self.computes['host1'].driver.devicetrack.manager.held(server['id'])})
+                               self.computes['host1'].driver.devicetrack.manager.assignments(server['id'])})
 
     def test_devices_go_back_while_placement_is_away(self) -> None:
         with mock.patch.object(
@@ -110,8 +111,8 @@ class EndTestCase(base.PmemGuests):
 
     def held(self, host: str) -> dict[str, bool]:
         """The namespaces that the instance has on a host, and whether they go back."""
-        return {held.identifier: held.releasing
-                for held in self.computes[host].driver.devicetrack.manager.held(self.server['id'])}
+        return {one.identifier: one.state == vocabulary.RELEASING
+                for one in self.computes[host].driver.devicetrack.manager.assignments(self.server['id'])}
 
     def test_the_next_claim_may_have_what_a_revert_gave_back(self) -> None:
         with mock.patch('nova.virt.libvirt.driver.LibvirtDriver.migrate_disk_and_power_off', autospec=True,

@@ -41,7 +41,7 @@ class ForgottenTestCase(base.PmemGuests):
         return self.computes['host1'].driver.devicetrack.manager
 
     def held(self) -> set[str]:
-        return {one.identifier for one in self.manager.held(self.server['id'])}
+        return {one.identifier for one in self.manager.assignments(self.server['id'])}
 
     def found(self) -> list[str]:
         return [finding.kind for finding in self.manager.update_available_resource(None, 'host1')]
@@ -59,7 +59,7 @@ class ForgottenTestCase(base.PmemGuests):
         self.manager.wait_for_wipes()
         self.assertEqual(bytes(64), self.bytes_of('host1', self.had))
         self.assertEqual(({'ns_1', 'ns_2'} - {self.had}, []), ({
-            one.identifier for one in self.manager.held(self.other['id'])}, self.found()))
+            one.identifier for one in self.manager.assignments(self.other['id'])}, self.found()))
         self.assertEqual(0, self.reserved())
 
     def test_a_guest_that_runs_keeps_them_and_is_reported(self) -> None:

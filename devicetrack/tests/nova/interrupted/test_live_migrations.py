@@ -22,6 +22,7 @@ from nova.tests.functional.libvirt import base as nova_base
 from nova.virt.libvirt import driver
 from oslo_messaging import exceptions as messaging_exceptions
 
+from devicetrack import vocabulary
 from devicetrack.claims import releasing
 from devicetrack.nova import service
 from devicetrack.tests.nova import adapted
@@ -43,7 +44,8 @@ class _Guest(nova_base.LibvirtMigrationMixin, base.MdevGuests):
         self.definition_at_source = self.fake('src').lookupByUUIDString(self.server['id']).XMLDesc(0)
 
     def held(self, host: str) -> list[str]:
-        return [held.identifier for held in self.computes[host].driver.devicetrack.manager.held(self.server['id'])]
+        manager = self.computes[host].driver.devicetrack.manager
+        return [one.identifier for one in manager.assignments(self.server['id'])]
 
     def allocations(self) -> list[Any]:
         """The allocations of the instance and of its only migration."""
@@ -450,8 +452,8 @@ class _Namespaces(nova_base.LibvirtMigrationMixin, base.PmemGuests):
 
     def held(self) -> list[str]:
         """The namespaces that the guest has at the destination, without those that go back."""
-        return [held.identifier for held in self.computes['dest'].driver.devicetrack.manager.held(self.server['id'])
-                if not held.releasing]
+        manager = self.computes['dest'].driver.devicetrack.manager
+        return [one.identifier for one in manager.assignments(self.server['id']) if one.state != vocabulary.RELEASING]
 
     def begin(self) -> None:
         self.api.post_server_action(self.server['id'], {'os-migrateLive': {'host': 'dest', 'block_migration': 'auto'}})

@@ -57,7 +57,7 @@ class InterruptedMoveTestCase(base.PmemGuests):
         self.restart('host1')
 
     def held(self, host: str) -> list[Any]:
-        return list(self.computes[host].driver.devicetrack.manager.held(self.server['id']))
+        return list(self.computes[host].driver.devicetrack.manager.assignments(self.server['id']))
 
     def assert_taken_back(self, status: str = 'error') -> None:
         self.assertEqual(status, self.migration.status)
@@ -115,7 +115,7 @@ class InterruptedMoveTestCase(base.PmemGuests):
         self.assertIn('host host2', said)
 
     def test_a_live_migration_is_left_alone_while_libvirt_says_nothing(self) -> None:
-        with mock.patch.object(manager.ClaimManager, 'placed', autospec=True,
+        with mock.patch.object(manager.ClaimManager, 'usage', autospec=True,
                                side_effect=exception.HypervisorUnreachable('qemu:///system', 'gone')):
             self.die('queued', task_states.MIGRATING, fields.MigrationType.LIVE_MIGRATION)
         self.assertEqual('queued', self.migration.status)

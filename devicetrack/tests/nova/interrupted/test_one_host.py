@@ -79,7 +79,8 @@ class ResizeOnOneHostTestCase(base.PmemGuests):
                 for provider, found in self._get_allocations_by_server_uuid(consumer).items()}
 
     def held(self) -> list[str]:
-        return [one.identifier for one in self.computes['host1'].driver.devicetrack.manager.held(self.server['id'])]
+        manager = self.computes['host1'].driver.devicetrack.manager
+        return [one.identifier for one in manager.assignments(self.server['id'])]
 
     def test_a_host_that_died_while_it_resized_starts_the_guest_on_what_it_had(self) -> None:
         self.flags(resume_guests_state_on_host_boot=True)

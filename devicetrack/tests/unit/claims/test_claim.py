@@ -92,12 +92,12 @@ class LifeTestCase(HostTestCase):
         self.assertEqual(host.manager.realize(self.context, instance), host.manager.started(self.context, instance))
         self.assertEqual({'active'}, set(host.states().values()))
 
-    def test_resources_of_says_what_is_recorded(self):
+    def test_the_assignments_of_an_instance_are_what_is_recorded(self):
         host = self.host(devices=1)
         instance = host.spawn(pmem=1)
         self.assertEqual([('d0', 'active')],
-                         [(one.identifier, one.state) for one in host.manager.resources_of(instance.uuid)])
-        self.assertEqual([], list(host.manager.resources_of(str(uuid.uuid4()))))
+                         [(one.identifier, one.state) for one in host.manager.assignments(instance.uuid)])
+        self.assertEqual([], list(host.manager.assignments(str(uuid.uuid4()))))
 
     def test_release_twice_is_harmless(self):
         host = self.host(devices=1)

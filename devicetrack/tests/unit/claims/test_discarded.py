@@ -91,7 +91,7 @@ class DiscardedLedgerTestCase(base.TestCase):
     def end_start(self, host: fixtures.Host) -> None:
         """As an interrupt in another thread, after which a call of that thread starts the host anew."""
         host.running.end()
-        [_started] = self.together(lambda: host.manager.held())
+        [_started] = self.together(lambda: host.manager.assignments())
 
     def test_the_words_of_a_call_end_no_start(self) -> None:
         host = self.host(devices=1)
@@ -163,11 +163,11 @@ class DiscardedLedgerTestCase(base.TestCase):
         host.machine.before('get_usage', fail, times=4)
         before = host.machine.calls['get_usage']
         host.running.end()
-        answers = self.together(*[host.manager.held] * 4)
+        answers = self.together(*[host.manager.assignments] * 4)
         self.assertEqual([exception.HypervisorUnreachable] * 4, list(map(type, answers)))
         self.assertEqual((1, 4), (host.machine.calls['get_usage'] - before, len(set(map(id, answers)))))
         host.machine.clear()
-        self.assertEqual((), host.manager.held())
+        self.assertEqual((), host.manager.assignments())
 
     def test_an_interrupt_of_a_thread_in_the_background_ends_the_start(self) -> None:
         self.patch(threading, 'excepthook', lambda _error: None)
@@ -218,9 +218,9 @@ class DiscardedLedgerTestCase(base.TestCase):
         other = host.another_manager()
         self.assertRaises(exception.HostInUse, other.init_host, host.context)
         host.store.before('take_epoch', exception.StoreUnavailable('store', 'gone'), times=1)
-        self.assertRaises(exception.StoreUnavailable, host.manager.held)
+        self.assertRaises(exception.StoreUnavailable, host.manager.assignments)
         self.assertRaises(exception.HostInUse, other.init_host, host.context)
-        self.assertEqual((), host.manager.held())
+        self.assertEqual((), host.manager.assignments())
         host.manager.close()
         other.init_host(host.context)
         other.close()
@@ -253,7 +253,7 @@ class DiscardedLedgerTestCase(base.TestCase):
         host.manager.init_host(host.context, background=False)
         self.patch(Running, 'work_in_background', self.fail)
         host.running.end()
-        self.assertEqual((), host.manager.held())
+        self.assertEqual((), host.manager.assignments())
 
     # Each returns a host, a call that gives an instance another device, and a check of the result.
 

@@ -240,7 +240,7 @@ class EveryLineTestCase(base.TestCase):
         def check(where: str) -> None:
             manager = self.host.manager
             manager.close()
-            self.assertRaises(exception.NotReady, manager.held)
+            self.assertRaises(exception.NotReady, manager.assignments)
             self.host.manager = self.host.another_manager()
             self.host.manager.init_host(self.host.context)
             self.check(where)

@@ -270,7 +270,7 @@ class TestPlaced(base.TestCase):
             Update(record, record._replace(provider_uuid=NUMA0, generation=record.generation + 1))
             for record in before)))
         expected = [(record.key, record.provider_uuid) for record in before]
-        for who in (host.manager, observer_of(host)):
-            records, usage = who.placed()
+        manager = host.manager
+        for records, usage in ((manager.assignments(), manager.usage()), observer_of(host).placed()):
             self.assertEqual(expected, [(record.key, record.provider_uuid) for record in records])
             self.assertEqual({record.key for record in before}, {(use.kind, use.identifier) for use in usage.uses})

@@ -166,7 +166,7 @@ class GenerationTestCase(HostTestCase):
         host.manager.rebooted(self.context, instance)
         migration = host.resize(instance, pmem=1, vgpu=1)
         host.manager.drop_move_claim_at_dest(self.context, instance, migration)
-        self.assertEqual(host.manager.resources_of(instance.uuid), instance.resources)
+        self.assertEqual(host.manager.assignments(instance.uuid), instance.resources)
         host.delete(instance)
         updates = [update for changes in host.store.written for update in changes.update]
         self.assertEqual([], [update for update in updates if update.after.generation <= update.before.generation])
@@ -199,7 +199,7 @@ class FullParentTestCase(HostTestCase):
         # The first one still shows room, so it is held back.
         self.assertEqual(({row.identifier: self.instance.uuid}, [row.identifier], 0),
                          (self.fixture.held(), self.fixture.mdevs(), self.fixture.free()))
-        [device] = self.fixture.running.ledger.now.held(self.instance.uuid)
+        [device] = self.fixture.manager.assignments(self.instance.uuid)
         self.assertEqual(device.provider_uuid, row.provider_uuid)
         self.assertNotEqual(self.row.provider_uuid, row.provider_uuid)
         self.assertEqual(

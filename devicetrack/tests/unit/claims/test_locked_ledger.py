@@ -86,10 +86,10 @@ class SnapshotTestCase(base.TestCase):
 
     def test_whoever_asks_does_not_wait_for_whoever_changes_it(self):
         with vars(self.ledger)['_lock'].held():
-            self.assertEqual([], self.ledger.now.held())
+            self.assertEqual([], self.ledger.now.holdings('i'))
 
     def test_a_snapshot_stays_as_it_is(self):
         pools, devices = self.before.pool_states(), dict(self.before.devices)
         self.ledger.take('i', hosts.wants((hosts.PMEM, 2), (hosts.VGPU, 1)))
         self.assertEqual((pools, devices), (self.before.pool_states(), dict(self.before.devices)))
-        self.assertEqual(3, len(self.ledger.now.held()))
+        self.assertEqual(3, len(self.ledger.now.holdings('i')))

@@ -123,7 +123,7 @@ class DeviceTestCase(HostTestCase):
         host.wait()
         self.assertEqual([('d2', 0), ('d1', 1)], sorted(
             ((row.identifier, row.position) for row in host.records()), key=lambda one: one[1]))
-        self.assertEqual(['d2', 'd1'], [one.identifier for one in host.manager.resources_of(instance.uuid)])
+        self.assertEqual(['d2', 'd1'], [one.identifier for one in host.manager.assignments(instance.uuid)])
 
     def test_without_another_one_it_stays_the_claims_until_the_claim_is_given_back(self) -> None:
         host, instance = self.here, Instance()

@@ -22,12 +22,12 @@ class MissingDeviceTestCase(base.TestCase):
         error = self.assertRaises(exception.InvalidConfiguration, host.manager.init_host, None)
         self.assertEqual((OPTION, 'd9', 'this host has d0: take it out of the option, or bring it back'),
                          (error.option, error.value, error.reason))
-        self.assertRaises(exception.NotReady, host.manager.resources_of, Instance().uuid)
+        self.assertRaises(exception.NotReady, host.manager.assignments, Instance().uuid)
 
     def test_one_that_has_an_owner_went_away_and_the_rest_of_the_host_works(self):
         host = self.useFixture(fixtures.Host(devices=2))
         instance = host.spawn(pmem=1)
-        lost = host.manager.resources_of(instance.uuid).assignments[0].identifier
+        lost = host.manager.assignments(instance.uuid).assignments[0].identifier
         host.machine.stop_guest(instance.uuid)
         host.machine.remove(DeviceKey('vpmem', lost))
         host.machine.missing = (Missing(DeviceKey('vpmem', lost), OPTION, 'this host has another'),)

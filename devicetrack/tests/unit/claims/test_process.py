@@ -21,8 +21,8 @@ CALLS = base.table(
     ('started', lambda manager, instance: manager.started(None, instance)),
     ('release', lambda manager, instance: manager.release(None, instance)),
     ('update_available_resource', lambda manager, instance: manager.update_available_resource(None, 'host')),
-    ('resources_of', lambda manager, instance: manager.resources_of(instance.uuid)),
-    ('held', lambda manager, instance: manager.held(instance.uuid)),
+    ('assignments', lambda manager, instance: manager.assignments(instance.uuid)),
+    ('usage', lambda manager, instance: manager.usage()),
     ('explain', lambda manager, instance: manager.explain(None)),
     ('providers', lambda manager, instance: manager.providers()),
     names=('call',))
@@ -102,7 +102,7 @@ class IdentityTestCase(HostTestCase):
         other = self.host(devices=1, configuration=self.useFixture(elsewhere), store=host.store, ready=False)
         error = self.assertRaises(exception.HostIdentityChanged, other.manager.init_host, self.context)
         self.assertIn('machine_id_path', str(error))
-        self.assertRaises(exception.NotReady, other.manager.resources_of, instance.uuid)
+        self.assertRaises(exception.NotReady, other.manager.assignments, instance.uuid)
         self.assertEqual({'d0': instance.uuid}, host.owners())
 
     def test_the_same_machine_keeps_its_uuid_when_the_store_is_lost(self):

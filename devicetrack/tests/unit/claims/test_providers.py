@@ -130,7 +130,8 @@ class LateProvidersTestCase(base.TestCase):
         host.restart()
         host.audit()
         self.assertEqual(before, host.records())
-        self.assertEqual(sorted(before), sorted(host.manager.placed()[0]))
+        self.assertEqual({record.key: record.provider_uuid for record in before},
+                         {one.key: one.provider_uuid for one in host.manager.assignments()})
         self.assertEqual({one.uuid for one in has}, set(host.held().values()))
         for instance in has:
             host.hard_reboot(instance)

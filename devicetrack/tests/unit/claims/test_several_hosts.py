@@ -70,8 +70,8 @@ class SeveralHostsTestCase(base.TestCase):
         managers['one'].close()
         managers['one'].init_host(None)
         for name, manager in managers.items():
-            self.assertEqual(['d0'], [one.identifier for one in manager.resources_of(instances[name].uuid)])
-            [row], _usage = manager.placed()
+            self.assertEqual(['d0'], [one.identifier for one in manager.assignments(instances[name].uuid)])
+            [row] = manager.assignments()
             self.assertEqual(instances[name].uuid, row.instance_uuid)
 
     def test_keep_apart_the_claims_that_the_store_kept_from_going_back(self):

@@ -25,7 +25,7 @@ class TakenOverTestCase(test_two_managers.TwoManagersTestCase):
 
     def assert_stays_taken_over(self, newer: ClaimManager, instance: Instance) -> None:
         for _call in range(2):
-            for call in (lambda: self.older.update_available_resource(None, 'host'), self.older.held,
+            for call in (lambda: self.older.update_available_resource(None, 'host'), self.older.assignments,
                          lambda: self.older.init_host(None), lambda: self.older.release(None, instance),
                          self.older.state, lambda: self.older.store):
                 error = self.assertRaises(exception.HostTakenOver, call)
@@ -61,7 +61,7 @@ class TakenOverTestCase(test_two_managers.TwoManagersTestCase):
     def test_who_starts_after_a_start_anew_that_failed_keeps_it(self) -> None:
         self.began.end()
         self.host.store.after('take_epoch', exception.OutcomeUnknown('store'), times=1)
-        self.assertRaises(exception.OutcomeUnknown, self.older.held)
+        self.assertRaises(exception.OutcomeUnknown, self.older.assignments)
         newer = self.start_newer()
         self.assert_stays_taken_over(newer, self.boot(newer))
 
@@ -78,7 +78,7 @@ class TakenOverTestCase(test_two_managers.TwoManagersTestCase):
     def test_the_store_of_the_service_refuses_after_a_start_anew_too(self) -> None:
         store = self.older.store
         self.began.end()
-        self.older.held()
+        self.older.assignments()
         store.check_epoch()
         newer = self.start_newer()
         self.assertRaises(exception.HostTakenOver, store.check_epoch)
@@ -88,12 +88,12 @@ class TakenOverTestCase(test_two_managers.TwoManagersTestCase):
     def test_a_restart_takes_it_back(self) -> None:
         newer = self.start_newer()
         self.began.end()
-        self.assertRaises(exception.HostTakenOver, self.older.held)
+        self.assertRaises(exception.HostTakenOver, self.older.assignments)
         newer.close()
         self.older.close()
         self.older.init_host(None)
         self.host.manager = self.older
-        self.assertEqual((), self.older.held())
+        self.assertEqual((), self.older.assignments())
 
 
 class ServiceStoreTestCase(base.TestCase):
@@ -120,9 +120,9 @@ class ServiceStoreTestCase(base.TestCase):
             host.running.end()
             self.assert_works(host, store)
             stage()
-            self.assertRaises((type(GONE), type(gone), exception.OutcomeUnknown, Interrupt), host.manager.held)
+            self.assertRaises((type(GONE), type(gone), exception.OutcomeUnknown, Interrupt), host.manager.assignments)
             self.assert_works(host, store)
-            self.assertEqual((), host.manager.held())
+            self.assertEqual((), host.manager.assignments())
             self.assert_works(host, store)
 
     def test_while_the_host_starts_anew(self) -> None:
@@ -136,7 +136,7 @@ class ServiceStoreTestCase(base.TestCase):
         for stage in (host.store.before, host.store.after):
             host.running.end()
             stage('take_epoch', check, times=1)
-            self.assertEqual((), host.manager.held())
+            self.assertEqual((), host.manager.assignments())
         self.assertEqual([True, True], asked)
 
 
@@ -149,8 +149,8 @@ class OwnEpochsTestCase(base.TestCase):
             for stage in (host.store.before, host.store.after):
                 host.running.end()
                 stage('take_epoch', error, times=1)
-                self.assertRaises(type(error), host.manager.held)
-                self.assertEqual((), host.manager.held())
+                self.assertRaises(type(error), host.manager.assignments)
+                self.assertEqual((), host.manager.assignments())
                 self.assertEqual({one.epoch for one in host.store.hosts()}, host.running.memory.epochs)
 
     def test_a_start_anew_that_failed_after_its_epoch_is_the_processs_own(self) -> None:

@@ -255,11 +255,11 @@ class EndedClaimTestCase(WipesTestCase):
 
     def check_another_instance_keeps_its_devices(self) -> None:
         self.host.claim(self.other, pmem=list(self.host.states().values()).count(FREE))
-        before = self.host.manager.held(self.other.uuid)
+        before = self.host.manager.assignments(self.other.uuid)
         self.go_on.set()
         self.host.wait()
-        self.assertEqual(({False}, before), (
-            {held.releasing for held in before}, self.host.manager.held(self.other.uuid)))
+        self.assertEqual(({vocabulary.CLAIMED}, before), (
+            {one.state for one in before}, self.host.manager.assignments(self.other.uuid)))
         self.assertNotIn(RELEASING, self.host.states().values())
 
     def test_of_a_boot(self) -> None:

@@ -326,15 +326,6 @@ class ExchangeTestCase(base.TestCase):
         self.assertRaises(exception.NoFit, ledger.take, 'i', wants((VGPU, 1)))
 
 
-class HeldTestCase(base.TestCase):
-
-    def test_a_device_without_a_provider_is_held_at_none(self):
-        ledger = hosts.Ledger(vocabulary.PACK, lambda _name: '')
-        ledger.read_inventory(inventory(namespace('a')))
-        ledger.hold([hosts.row(namespace('a'), 'i')])
-        self.assertEqual([None], [device.provider_uuid for device in ledger.held()])
-
-
 class HoldInStepsTestCase(base.TestCase):
 
     def test_what_rows_told_of_one_after_the_other_is_one_holding(self):
@@ -366,7 +357,8 @@ class HoldInStepsTestCase(base.TestCase):
         ledger = hosts.ledger(*map(namespace, 'ab'))
         [first], [other] = ledger.take('i', wants((PMEM, 1))).keys, ledger.take('k', wants((PMEM, 1))).keys
         ledger.releasing_of('i', [first, other])
-        self.assertEqual([True, False], [device.releasing for instance in 'ik' for device in ledger.held(instance)])
+        self.assertEqual([True, False], [device.state == selection.RELEASING for instance in 'ik'
+                                         for device in hosts.held(ledger, instance)])
 
     def test_of_three_holdings_two_stay_when_the_first_ends(self):
         ledger = hosts.ledger(*map(namespace, 'abc'))

@@ -403,7 +403,7 @@ class AdoptionTestCase(HostTestCase):
                      vocabulary.ACTIVE, 0, 'adopted', 3, host_uuid, OF_VF, device.parent, None,
                      device.details, 0)
         self.assertEqual(row.key, ledger.hold_unless_taken([row], {row.key: None}))
-        self.assertEqual([], [one for one in self.manager.held() if one.identifier == device.identifier])
+        self.assertEqual([], [one for one in self.manager.assignments() if one.identifier == device.identifier])
 
 
 class LookTestCase(base.TestCase):
