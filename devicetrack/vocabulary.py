@@ -23,10 +23,11 @@ CONFIRM: Final = 'confirm'
 REVERT: Final = 'revert'
 MOVE_ENDS: Final = (CONFIRM, REVERT)
 
-# The origin of a device. A created device is removed when it is given back; an adopted one stays.
+# The origin of a device. A created device is removed when it is given back; one that existed before stays. Its text is
+# in rows, in the records of guests and in messages, so it stays as it was in earlier releases.
 CREATED: Final = 'created'
-ADOPTED: Final = 'adopted'
-ORIGINS: Final = (CREATED, ADOPTED)
+EXISTING: Final = 'adopted'
+ORIGINS: Final = (CREATED, EXISTING)
 
 # How strictly devices follow the NUMA nodes of a request. ``legacy`` also accepts devices whose node is unknown, and
 # ``socket`` those of nodes on the same processor socket.
@@ -43,7 +44,7 @@ UNHEALTHY: Final = 'unhealthy'
 FOREIGN: Final = 'foreign'
 IN_DOUBT: Final = 'in doubt'
 UNPROVEN: Final = 'unproven'
-NOT_ADOPTED: Final = 'not to be adopted'
+MADE_BY_OTHERS: Final = 'made by others'
 RETIRED: Final = 'retired'
 # The compute service has not created the provider yet that will count it.
 NO_PROVIDER: Final = 'no provider yet'
@@ -53,7 +54,7 @@ NOT_GIVEN_BACK: Final = 'not given back'
 NOT_REALIZED: Final = 'not realized'
 # An instance holds another device that excludes this one.
 EXCLUDED: Final = 'excluded'
-WITHHELD_REASONS: Final = (CORDONED, RETIRED, UNHEALTHY, FOREIGN, IN_DOUBT, UNPROVEN, NOT_ADOPTED, NO_PROVIDER,
+WITHHELD_REASONS: Final = (CORDONED, RETIRED, UNHEALTHY, FOREIGN, IN_DOUBT, UNPROVEN, MADE_BY_OTHERS, NO_PROVIDER,
                            NOT_GIVEN_BACK, NOT_REALIZED, EXCLUDED)
 
 # How a device uses a token that it shares with other devices. Instances may hold any parts of a token. A whole excludes

@@ -41,10 +41,11 @@ DEVICES_OPTIONS = [
 Types of mediated devices for guests, for example ``nvidia-35,nvidia-36``. With more than one type, assign each parent
 device to a type in ``[mdev_<type>] device_addresses``.
 """),
-    cfg.BoolOpt('adopt_existing_mdevs', default=True, help="""
-Whether to assign existing free mediated devices of enabled types before new ones are created. An adopted device is not
-removed when its guest is gone. A device in the definition of any domain is never adopted. Turn this off if other
-programs create devices on these parents for their own use.
+    # Without its former name, a file that turns this off would have the devices of others assigned.
+    cfg.BoolOpt('use_existing_mdevs', default=True, deprecated_name='adopt_existing_mdevs', help="""
+Whether to assign existing free mediated devices of enabled types before new ones are created. Such a device is not
+removed when its guest is gone. A device in the definition of any domain is never assigned to another instance. Turn
+this off if other programs create devices on these parents for their own use.
 """),
 ]
 
@@ -79,7 +80,7 @@ Numbers of the vGPU types for guests on virtual functions; ``nvidia/creatable_vg
 numbers and names. This is for cards whose driver has NVIDIA's own VFIO interface instead of mediated devices. With more
 than one type, assign each physical function to a type in ``[vf_<type>] device_addresses``.
 """),
-    cfg.BoolOpt('adopt_existing', default=False, help="""
+    cfg.BoolOpt('use_existing', default=False, help="""
 Whether to assign virtual functions that already have an enabled type and that no domain and no record uses. Such a
 function keeps its type when its guest is gone. Turn this on if something else, for example a systemd unit, sets types
 before the service starts. It is off by default because the host does not show for whom a type was set.

@@ -31,7 +31,7 @@ _AGAINST: Final = {
 BEING_WIPED: Final = 'being wiped'
 
 # If a free device is withheld for one of these reasons, somebody whom the ledger does not know has it, or may have it.
-TAKEN_BY_OTHERS: Final = frozenset((vocabulary.FOREIGN, vocabulary.IN_DOUBT, vocabulary.NOT_ADOPTED, BEING_WIPED))
+TAKEN_BY_OTHERS: Final = frozenset((vocabulary.FOREIGN, vocabulary.IN_DOUBT, vocabulary.MADE_BY_OTHERS, BEING_WIPED))
 
 EXCLUDED: Final = frozenset((vocabulary.EXCLUDED,))
 

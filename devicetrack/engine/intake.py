@@ -32,11 +32,11 @@ from devicetrack.objects.values import Inventory
 from devicetrack.objects.values import InventoryDevice
 
 # Each report of the host about a device and its parent sets these reasons anew.
-_OF_THE_HOST: Final = frozenset((vocabulary.UNHEALTHY, vocabulary.NOT_ADOPTED, vocabulary.UNPROVEN, vocabulary.CORDONED,
-                                 vocabulary.NO_PROVIDER, GONE))
+_OF_THE_HOST: Final = frozenset((vocabulary.UNHEALTHY, vocabulary.MADE_BY_OTHERS, vocabulary.UNPROVEN,
+                                 vocabulary.CORDONED, vocabulary.NO_PROVIDER, GONE))
 
 _IDENTIFIER: Final = operator.itemgetter(InventoryDevice._fields.index('identifier'))
-_ADOPTABLE: Final = operator.itemgetter(InventoryDevice._fields.index('adoptable'))
+_ASSIGNABLE: Final = operator.itemgetter(InventoryDevice._fields.index('assignable'))
 
 # Returns the UUID of the provider with a stable name ('' is the node), '' if there is none.
 Resolve = Callable[[str], str]
@@ -103,7 +103,7 @@ def read_parents(now: Snapshot, inventory: Inventory, before: Snapshot, resolve:
             now = realized(now, device.key, report.details)
         elif device.owner is None:
             changes[device.key] = device._replace(reasons=device.reasons | _reasons(
-                now, device, report.unhealthy, report.adoptable))
+                now, device, report.unhealthy, report.assignable))
         elif GONE in device.reasons:
             changes[device.key] = device._replace(reasons=device.reasons - {GONE})
     now = now.with_devices(changes)
@@ -193,21 +193,21 @@ def read_inventory(now: Snapshot, inventory: Inventory, resolve: Resolve, before
                          report.features, report.details)
         device = device._replace(place=place, details=report.details, exclusions=exclusions,
                                  is_unproven=device.key in inventory.unproven)
-        changes[device.key] = device._replace(reasons=_reasons(now, device, report.unhealthy, report.adoptable))
+        changes[device.key] = device._replace(reasons=_reasons(now, device, report.unhealthy, report.assignable))
     # The first device describes its pool, so devices that somebody else made come last.
     new.sort(key=_IDENTIFIER)
-    new.sort(key=_ADOPTABLE, reverse=True)
+    new.sort(key=_ASSIGNABLE, reverse=True)
     for number, fields in enumerate(new, now.number):
-        (kind, identifier, provider, resource_class, parent, numa_node, text, unhealthy, adoptable, _type, exclusions,
+        (kind, identifier, provider, resource_class, parent, numa_node, text, unhealthy, assignable, _type, exclusions,
          features) = fields
         key = DeviceKey(kind, identifier)
         device = Device(key, place_of(kind, provider, resource_class, parent, numa_node, features, text), text, number,
                         0, recorded.get(key), NO_REASON,
                         exclusion.of_device(kind, identifier, exclusions) if exclusions else (),
                         is_unproven=key in inventory.unproven)
-        reasons = _reasons(now, device, unhealthy, adoptable)
-        if not adoptable:                       # until hold has seen in its row who made it
-            reasons |= {vocabulary.NOT_ADOPTED}
+        reasons = _reasons(now, device, unhealthy, assignable)
+        if not assignable:                       # until hold has seen in its row who made it
+            reasons |= {vocabulary.MADE_BY_OTHERS}
         changes[key] = device._replace(reasons=reasons) if reasons else device
     now = now._replace(number=now.number + len(new)).with_pools(details)
     undescribed = [place for place in details if not now.pools[place].details]
@@ -245,10 +245,10 @@ def _news(inventory: Inventory, devices: Mapping[DeviceKey, Device], now: Snapsh
     # The place of the devices for which the host reports the same place and features.
     places: dict[tuple[Any, ...], Place] = {}
     for fields in reports:
-        (kind, identifier, provider, resource_class, parent, numa_node, details, unhealthy, adoptable, _type,
+        (kind, identifier, provider, resource_class, parent, numa_node, details, unhealthy, assignable, _type,
          exclusions, features) = fields
         device = by_key.get((kind, identifier))
-        if (device is not None and details == device.details and unhealthy is None and adoptable and not standing
+        if (device is not None and details == device.details and unhealthy is None and assignable and not standing
                 and not device.reasons and not device.is_unborn
                 and device.is_unproven == ((kind, identifier) in unproven)
                 and (not (exclusions or device.exclusions)
@@ -262,17 +262,17 @@ def _news(inventory: Inventory, devices: Mapping[DeviceKey, Device], now: Snapsh
         yield fields, device
 
 
-def _reasons(now: Snapshot, device: Device, unhealthy: str | None, adoptable: bool) -> frozenset[str]:
+def _reasons(now: Snapshot, device: Device, unhealthy: str | None, assignable: bool) -> frozenset[str]:
     """Why a device must not be handed out, by the host's present report. Its owner keeps it."""
     free_unproven = device.is_unproven and device.owner is None
-    if unhealthy is None and adoptable and not device.reasons and not now.standing and device.place.provider_uuid:
+    if unhealthy is None and assignable and not device.reasons and not now.standing and device.place.provider_uuid:
         return UNPROVEN if free_unproven else NO_REASON         # nearly all of them
     reasons = {*device.reasons - _OF_THE_HOST, *now.standing.of(device.key, device.place.parent)}
     if unhealthy is not None:
         reasons.add(vocabulary.UNHEALTHY)
     # Somebody else made the device, or its owner did. If it is held, its row says who.
-    if not adoptable and (device.owner is None or vocabulary.NOT_ADOPTED in device.reasons):
-        reasons.add(vocabulary.NOT_ADOPTED)
+    if not assignable and (device.owner is None or vocabulary.MADE_BY_OTHERS in device.reasons):
+        reasons.add(vocabulary.MADE_BY_OTHERS)
     if free_unproven:
         reasons.add(vocabulary.UNPROVEN)
     if not device.place.provider_uuid:

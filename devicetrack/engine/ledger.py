@@ -254,8 +254,8 @@ def hold_all(now: Snapshot, instances: Iterable[Sequence[Record]]) -> Snapshot:
             if device.reasons:
                 # The release of the device proves it clean. Until then its owner may write to it.
                 over = {vocabulary.UNPROVEN}
-                if vocabulary.NOT_ADOPTED in device.reasons and stored_details.is_made(record.details):
-                    over.add(vocabulary.NOT_ADOPTED)
+                if vocabulary.MADE_BY_OTHERS in device.reasons and stored_details.is_made(record.details):
+                    over.add(vocabulary.MADE_BY_OTHERS)
                 changes[key] = device._replace(reasons=(device.reasons - over) or NO_REASON)
         number += 1
     return now.with_devices(changes, number).of_instances(owned)

@@ -68,7 +68,7 @@ class _Comparison:
         if device.unhealthy is None or (row.by_interface and row.instance_uuid is not None):
             return
         severity = vocabulary.CRITICAL if has_guest else (
-            vocabulary.WARNING if device.adoptable else vocabulary.NOTE)
+            vocabulary.WARNING if device.assignable else vocabulary.NOTE)
         yield self._about(
             row, findings.UNHEALTHY, severity, device.unhealthy + (
                 f'; owner {row.instance_uuid}' if row.instance_uuid is not None else ''),

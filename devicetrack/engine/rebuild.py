@@ -100,7 +100,7 @@ def rebuild(host_uuid: str, guests: Sequence[GuestRecord], usage: Usage, invento
               if device.kind in byteless else
               Rebuilt(UNRECORDED, device.key, None, None,
                       'no guest records it: it may hold what an instance left, whose row was lost')
-              for device in inventory.devices if device.adoptable
+              for device in inventory.devices if device.assignable
               and device.key not in claims and device.key not in there and device.key not in users]
     return sorted(found, key=lambda one: (OUTCOMES.index(one.outcome), one.instance_uuid or '',
                                           one.row.position if one.row else 0, one.device))

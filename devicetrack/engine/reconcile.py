@@ -523,10 +523,10 @@ class _Reconciliation:
 
     def stock(self) -> Iterable[Finding]:
         devices = Compact(InventoryDevice, self.inventory.devices)
-        if not any(devices.column('unhealthy')) and all(devices.column('adoptable')):
+        if not any(devices.column('unhealthy')) and all(devices.column('assignable')):
             return
-        for key, (unhealthy, adoptable) in self.devices.columns('unhealthy', 'adoptable'):
-            if not unhealthy and adoptable:
+        for key, (unhealthy, assignable) in self.devices.columns('unhealthy', 'assignable'):
+            if not unhealthy and assignable:
                 continue
             device = self.devices[key]
             if unhealthy and key not in self._replaced:
@@ -538,9 +538,9 @@ class _Reconciliation:
                     yield self._finding(findings.UNHEALTHY, vocabulary.WARNING, key, unhealthy
                                         + (f'; {_whose(owner)}' if owner is not None else ''),
                                         'remove the cause; then the device comes back by itself')
-            if not adoptable and key not in self.owners and key not in self.named and not self.usage.unknown:
+            if not assignable and key not in self.owners and key not in self.named and not self.usage.unknown:
                 yield self._finding(findings.LEFT_OVER, vocabulary.NOTE, key, self._left_over(device),
-                                    'none; it may be handed out if the options let devices that exist be adopted, and '
+                                    'none; it may be handed out if the options allow to use existing devices, and '
                                     'removed by whoever made it')
 
     def _left_over(self, device: InventoryDevice) -> str:

@@ -26,7 +26,7 @@ from devicetrack.objects.values import InventoryDevice
 # All devices without a reason share it.
 NO_REASON: Final[frozenset[str]] = frozenset()
 
-# The reasons that an audit sees by itself, and their sources. Devices not to be adopted come from an option instead,
+# The reasons that an audit sees by itself, and their sources. Whether a device of others counts is said by an option,
 # which is read at every start.
 SEEN: Final = {vocabulary.UNHEALTHY: vocabulary.BY_HOST, vocabulary.FOREIGN: vocabulary.BY_AUDIT,
                vocabulary.IN_DOUBT: vocabulary.BY_AUDIT, vocabulary.UNPROVEN: vocabulary.BY_HOST}

@@ -16,6 +16,7 @@ from typing import Final
 from typing import NamedTuple
 
 from devicetrack import exception
+from devicetrack import vocabulary
 from devicetrack.nova import resources
 from devicetrack.objects import DeviceMap
 from devicetrack.objects import InstanceResources
@@ -71,7 +72,8 @@ def source(data: Any, instance: Any) -> SourceAnswer:
     # its namespaces. The class of a mediated device is unknown here: see tracker.claim_for_live_migration().
     types = data.source_mdev_types if 'source_mdev_types' in data else {}
     mdevs = [(resources.UNKNOWN_UUID, 'VGPU', uuid, MdevDetails(
-        type=device_type, parent='', parent_address=None, device_api='vfio-pci', iommu_group=None, origin='adopted'))
+        type=device_type, parent='', parent_address=None, device_api='vfio-pci', iommu_group=None,
+        origin=vocabulary.EXISTING))
         for uuid, device_type in sorted(types.items())]
     has = InstanceResources.from_tuples(instance.uuid, [*resources.namespaces(instance.resources), *mdevs])
     return SourceAnswer(has, None)

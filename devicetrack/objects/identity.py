@@ -17,8 +17,8 @@ from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.objects import details
 
-# A part of the texts of details. The host does not know who made a device, so its inventory says adopted.
-_ADOPTED_TEXT: Final = f'"origin":"{vocabulary.ADOPTED}"'
+# A part of the texts of details. The host does not know who made a device, so its inventory says that it existed.
+_EXISTING_TEXT: Final = f'"origin":"{vocabulary.EXISTING}"'
 
 Fields = Mapping[str, tuple[Any, Any]]
 
@@ -110,7 +110,7 @@ def filled(recorded: str, found: str) -> str:
 
 def alike(recorded: str, found: str) -> bool:
     """Whether two texts of details are equal but for the origin, without parsing them. Nearly all are."""
-    return recorded == found or recorded.replace(details.CREATED_TEXT, _ADOPTED_TEXT) == found
+    return recorded == found or recorded.replace(details.CREATED_TEXT, _EXISTING_TEXT) == found
 
 
 def same_device(recorded: str, found: str) -> bool:

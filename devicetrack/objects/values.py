@@ -109,7 +109,7 @@ class InventoryDevice(NamedTuple):
 
     ``provider`` is the stable name of the provider that placement counts the device at, or '' for the node itself.
     ``parent`` is the name of the device that this one is a part of or was made by, or None. Both have no slash.
-    ``unhealthy`` is None, or the reason why the device must not be handed out. A device that is not ``adoptable`` is
+    ``unhealthy`` is None, or the reason why the device must not be handed out. A device that is not ``assignable`` is
     healthy, but somebody else made it for their own use, so we do not hand it out. ``details`` comes from
     :func:`devicetrack.objects.details.to_text` and is never ''. Assignments of the device are read with it.
     ``migration_type`` is the same as in these details, or None: then the details are read for it. A kind that may have
@@ -133,7 +133,7 @@ class InventoryDevice(NamedTuple):
     numa_node: int | None
     details: str
     unhealthy: str | None = None
-    adoptable: bool = True
+    assignable: bool = True
     migration_type: str | None = None
     exclusions: Exclusions = ()
     features: Features = NO_FEATURES

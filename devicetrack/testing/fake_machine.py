@@ -202,7 +202,7 @@ class Machine:
             self._declared[said[:3]] = said
 
     def add_mdev(self, parent: str, device_type: str = 'nvidia-35', identifier: str | None = None) -> DeviceKey:
-        """Make a mediated device as other software does. It may be adopted.
+        """Make a mediated device as other software does. It may be assigned.
 
         :raises ParentFull: the parent has no room for it
         """
@@ -245,11 +245,11 @@ class Machine:
     def change(self, key: DeviceKey, **values: Any) -> None:
         """Change fields of a device's details (for example ``namespace_uuid``), or fields of the device itself.
 
-        Those are ``unhealthy``, ``adoptable`` and ``exclusions``.
+        Those are ``unhealthy``, ``assignable`` and ``exclusions``.
         """
         with self.lock:
             device = self.devices[key]
-            of_device = {name: values.pop(name) for name in ('unhealthy', 'adoptable', 'exclusions') if name in values}
+            of_device = {name: values.pop(name) for name in ('unhealthy', 'assignable', 'exclusions') if name in values}
             device = device._replace(**of_device)
             if {'namespace_uuid', 'size_bytes', *fake_functions.IDENTITY} & values.keys():
                 self.disprove((key,))                   # the proof was for another namespace or function
@@ -391,7 +391,7 @@ class Machine:
         if parent.used + cost > parent.units:
             raise exception.ParentFull(MDEV, parent.name, device_type, 'no available instances')
         parent.used += cost
-        made = changed(parent.templates[device_type], origin=vocabulary.ADOPTED, iommu_group=len(self._addresses))
+        made = changed(parent.templates[device_type], origin=vocabulary.EXISTING, iommu_group=len(self._addresses))
         self._put(InventoryDevice(MDEV, key.identifier, parent.name, parent.resource_class, parent.name,
                                   parent.numa_node, made), key.identifier)
 

@@ -1,7 +1,7 @@
 """The record of a guest's devices: one element among the metadata of the guest's definition.
 
 If the store is lost, the records are enough to rebuild its rows. They have the owner of each device, its claim and
-migration, how placement counts it, and the details that only the claim knew (whether an mdev was created or adopted,
+migration, how placement counts it, and the details that only the claim knew (whether an mdev was created or existed,
 which namespace had the name). As long as the store answers, it alone decides who owns a device: anybody who may edit a
 guest's definition may edit the record.
 """

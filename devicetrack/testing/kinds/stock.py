@@ -42,7 +42,7 @@ class StockContract(base.KindTestCase):
         found = self.stock()
         self.assertEqual(set(), set(self.world.devices) - set(found))
         for name in self.world.devices:
-            self.assertEqual((None, True), (found[name].unhealthy, found[name].adoptable), name)
+            self.assertEqual((None, True), (found[name].unhealthy, found[name].assignable), name)
 
     def test_every_device_has_a_place_of_its_own_on_the_host(self) -> None:
         nodes = answers.nodes(self.kind, self.stock().values())

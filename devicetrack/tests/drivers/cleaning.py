@@ -433,7 +433,7 @@ class CleaningContract(case.DriverTestCase):
 
     # -- what is kept -------------------------------------------------------------------------------------------------
 
-    def test_what_was_adopted_is_kept(self) -> None:
+    def test_what_existed_is_kept(self) -> None:
         wanted = self.assigned('mdev', self.world.mdev)
         self.driver.realize(wanted)
         self.assertEqual({DeviceKey('mdev', self.world.mdev): None}, self.driver.unclaim([wanted]))

@@ -40,7 +40,7 @@ class HavingContract(case.DriverTestCase):
         found = details.from_text(mdev.details)
         self.assertEqual(('pci_0000_84_00_0', 'pci_0000_84_00_0', 'VGPU', 1),
                          (mdev.provider, mdev.parent, mdev.resource_class, mdev.numa_node))
-        self.assertEqual((worlds.TYPE, 'pci_0000_84_00_0', '0000:84:00.0', 'vfio-pci', vocabulary.ADOPTED),
+        self.assertEqual((worlds.TYPE, 'pci_0000_84_00_0', '0000:84:00.0', 'vfio-pci', vocabulary.EXISTING),
                          (found.type, found.parent, found.parent_address, found.device_api, found.origin))
         made = details.from_text(self.capacity().details)
         self.assertEqual((worlds.TYPE, None, vocabulary.CREATED), (made.type, made.iommu_group, made.origin))
@@ -130,7 +130,7 @@ class HavingContract(case.DriverTestCase):
         self.assertIsInstance(self.driver.unclaim([wanted])[DeviceKey('vpmem', 'ns0')], exception.DeviceGone)
         self.assertFalse(self.world.is_clean('ns0'))
 
-    def test_an_adopted_device_that_went_away_is_gone(self) -> None:
+    def test_an_existing_device_that_went_away_is_gone(self) -> None:
         there = self.assigned('mdev', self.world.mdev)
         wanted = self.recorded('mdev', str(uuid.uuid4()), there.parent, worlds.text_of(there))
         self.assertRaises(exception.DeviceGone, self.driver.realize, wanted)

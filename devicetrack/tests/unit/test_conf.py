@@ -58,7 +58,7 @@ class EmptyTestCase(FileTestCase):
 
     scenarios = [(f'{group}.{name}', {'section': group, 'option': name}) for group, name in (
         *[one for one in NUMBERS if one[1] != 'max_instances'], ('devicetrack', 'state_path'),
-        ('devicetrack', 'machine_id_path'), ('devicetrack_vf', 'sysfs_root'), ('devices', 'adopt_existing_mdevs'),
+        ('devicetrack', 'machine_id_path'), ('devicetrack_vf', 'sysfs_root'), ('devices', 'use_existing_mdevs'),
         ('devicetrack_compatibility', 'require_version'), ('devicetrack', 'selection_policy'))]
 
     def test_an_option_that_needs_a_value_is_not_left_empty(self) -> None:

@@ -86,7 +86,7 @@ class ReadmeTestCase(base.TestCase):
         exec(compile(ten_lines, 'README.rst', 'exec'), names)
         self.addCleanup(names['manager'].close)
         self.assertEqual([['ns0']], seen)
-        self.assertEqual(0, len(names['manager'].resources_of(instance.uuid)))
+        self.assertEqual(0, len(names['manager'].assignments(instance.uuid)))
 
     def test_they_are_about_ten(self) -> None:
         [ten_lines] = code_blocks(ROOT / 'README.rst')

@@ -51,7 +51,7 @@ class Functions(api.DeviceKind):
     def stock(self) -> api.Stock:
         card = address_of(machine.SPLIT)
         return api.Stock(tuple(InventoryDevice(self.name, address, '', FUNCTION, card, None, details.to_text(VFDetails(
-            type='1', parent=card, parent_address=card, device_api='vfio-pci', origin=vocabulary.ADOPTED)))
+            type='1', parent=card, parent_address=card, device_api='vfio-pci', origin=vocabulary.EXISTING)))
             for address in sorted(virtual(card))))
 
     def addresses(self, domain: domain_xml.Domain) -> Sequence[str]:

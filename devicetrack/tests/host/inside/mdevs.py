@@ -39,18 +39,18 @@ class Host(hosts.KernelHost):
     """This compute host.
 
     :param types: what may be handed out: the parent (None for any) and the resource class, by type
-    :param adopt: whether what exists is handed out
+    :param existing: whether what exists is handed out
     """
 
     kinds = (mdev.Mdev,)
 
-    def __init__(self, types: Mapping[str, tuple[str | None, str]], adopt: bool = True,
+    def __init__(self, types: Mapping[str, tuple[str | None, str]], existing: bool = True,
                  release_wait_s: int = 10) -> None:
         super().__init__()
-        self._types, self._adopt, self._release_wait_s = types, adopt, release_wait_s
+        self._types, self._existing, self._release_wait_s = types, existing, release_wait_s
 
     def configure(self, configuration: fixtures.Configuration) -> None:
-        configuration.set('devices', enabled_mdev_types=list(self._types), adopt_existing_mdevs=self._adopt)
+        configuration.set('devices', enabled_mdev_types=list(self._types), use_existing_mdevs=self._existing)
         configuration.set('devicetrack_mdev', release_wait_s=self._release_wait_s)
         for name, (parent, resource_class) in self._types.items():
             options.register_mdev_type(configuration.conf, name)

@@ -182,15 +182,15 @@ class ForeignTestCase(MdevTestCase):
         made = {'VGPU': self.make_by_libvirt('mtty-2'), 'CUSTOM_MDPY': self.make_by_mdevctl('mdpy', 'mdpy-vga'),
                 'CUSTOM_MBOCHS': self.make('mbochs', 'mbochs-small')}
         everything = DeviceRequest.of(*((resource_class, 1) for resource_class in made))
-        left, adopted = self.host(EVERY, adopt=False), self.host(EVERY)
+        left, used = self.host(EVERY, existing=False), self.host(EVERY)
         self.assertEqual({(findings.LEFT_OVER, identifier) for identifier in made.values()},
                          {(found.kind, found.device.identifier) for found in left.findings})
-        self.assertEqual([], adopted.findings)
+        self.assertEqual([], used.findings)
         error = self.assertRaises(exception.NoFit, left.claim, fixtures.Instance(), everything)
         self.assertEqual({'CUSTOM_MDPY', 'CUSTOM_MBOCHS'}, {short.resource_class for short in error.shortages})
         # While a guest has them it makes no difference.
         guest = self.start_guest(*made.values())
-        for host in (left, adopted):
+        for host in (left, used):
             self.assert_found(findings.USED_UNRECORDED, made, host.audit(), guest)
             for resource_class in ('CUSTOM_MDPY', 'CUSTOM_MBOCHS'):
                 error = self.assertRaises(exception.NoFit, host.take, of=resource_class)
@@ -199,11 +199,11 @@ class ForeignTestCase(MdevTestCase):
             self.assertNotIn(made['VGPU'], host.devices(instance))
             host.release(instance)
         self.libvirt.lookupByUUIDString(guest).destroy()
-        self.assertEqual([], adopted.audit())
-        instance = adopted.spawn(request=everything)
-        self.assertEqual(dict.fromkeys(made.values(), instance.uuid), adopted.owners())
-        adopted.delete(instance)
-        self.assertEqual(({}, sorted(made.values()), {}), (adopted.owners(), self.there(), self.defined()))
+        self.assertEqual([], used.audit())
+        instance = used.spawn(request=everything)
+        self.assertEqual(dict.fromkeys(made.values(), instance.uuid), used.owners())
+        used.delete(instance)
+        self.assertEqual(({}, sorted(made.values()), {}), (used.owners(), self.there(), self.defined()))
 
     def assert_found(self, kind: str, devices: dict[str, str], found: Sequence[Any], user: str) -> None:
         self.assertEqual({(kind, identifier, (user,)) for identifier in devices.values()},
@@ -335,7 +335,7 @@ class InUseTestCase(MdevTestCase):
         self.assert_nothing_left()
         self.assertEqual({}, host.owners())
 
-    def test_one_that_was_adopted_is_held_until_its_group_is_closed(self) -> None:
+    def test_one_that_existed_is_held_until_its_group_is_closed(self) -> None:
         identifier = self.make('mtty', 'mtty-2')
         host = self.host(release_wait_s=1)
         instance = host.take()
@@ -348,11 +348,11 @@ class InUseTestCase(MdevTestCase):
         self.assertEqual([identifier], host.devices(host.take()))
 
     def test_a_release_waits_for_who_lets_go(self) -> None:
-        adopted = self.make('mtty', 'mtty-2')
+        existing = self.make('mtty', 'mtty-2')
         host = self.host(release_wait_s=60)
         instance = host.take(amount=2)
-        made, = set(host.devices(instance)) - {adopted}
-        closes = [self.hold(made), self.hold(adopted)]
+        made, = set(host.devices(instance)) - {existing}
+        closes = [self.hold(made), self.hold(existing)]
         waited: list[float] = []
         sleep = time.sleep
 
@@ -365,7 +365,7 @@ class InUseTestCase(MdevTestCase):
 
         self.patch(busy, 'time', _Time(let_go))
         host.release(instance)
-        self.assertEqual(([], [adopted], {}, {}), (closes, self.there(), self.defined(), host.owners()))
+        self.assertEqual(([], [existing], {}, {}), (closes, self.there(), self.defined(), host.owners()))
 
     def test_a_guest_that_was_stopped_has_let_go(self) -> None:
         host = self.host(release_wait_s=0)

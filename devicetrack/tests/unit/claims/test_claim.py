@@ -504,7 +504,7 @@ class MdevTestCase(HostTestCase):
         host.delete(host.spawn(vgpu=1))
         self.assertEqual(({}, 1), (host.machine.devices, host.free()))
 
-    def test_that_was_there_is_adopted_and_kept(self):
+    def test_that_was_there_is_handed_out_and_kept(self):
         host = self.host(parents={'p0': 1})
         key = host.machine.add_mdev('p0')
         host.audit()

@@ -59,7 +59,7 @@ def use_it_elsewhere(host: fixtures.Host) -> None:
 
 
 def leave_one_over(host: fixtures.Host) -> None:
-    host.machine.change(host.machine.add_mdev('p1'), adoptable=False)
+    host.machine.change(host.machine.add_mdev('p1'), assignable=False)
     host.audit()
 
 
@@ -106,7 +106,7 @@ class TestReserved(base.TestCase):
         ('a cordoned parent', cordon_parent, {'p0': {VGPU: (2, 2)}}),
         ('an unhealthy device', break_device, {'node': {PMEM: (3, 1)}}),
         ('a foreign device', use_it_elsewhere, {'node': {PMEM: (3, 1)}}),
-        ('one that is not to be adopted', leave_one_over, {'p1': {VGPU: (1, 1)}}),
+        ('one that was made by others', leave_one_over, {'p1': {VGPU: (1, 1)}}),
         ('a device that is being wiped', wipe, {'node': {PMEM: (3, 1)}}),
         ('devices of instances', be_full, {}),
         ('a device of an instance, gone from the host', be_away, {}),

@@ -39,27 +39,27 @@ class MissingDeviceTestCase(base.TestCase):
 
 class ForeignMakeTestCase(base.TestCase):
 
-    def test_a_device_that_is_not_to_be_adopted_is_not_handed_out_and_worth_a_note(self):
+    def test_a_device_made_by_others_is_not_handed_out_and_worth_a_note(self):
         host = self.useFixture(fixtures.Host(devices=1))
-        host.machine.change(DeviceKey('vpmem', 'd0'), adoptable=False)
+        host.machine.change(DeviceKey('vpmem', 'd0'), assignable=False)
         self.assertEqual([(findings.LEFT_OVER, vocabulary.NOTE)],
                          [(finding.kind, finding.severity) for finding in host.restart()])
-        self.assertEqual({'d0': 'withheld: not to be adopted'}, host.states())
-        self.assertIn('1 withheld (not to be adopted)',
+        self.assertEqual({'d0': 'withheld: made by others'}, host.states())
+        self.assertIn('1 withheld (made by others)',
                       str(self.assertRaises(exception.NoFit, host.claim, Instance(), pmem=1)))
 
     def test_its_owner_keeps_it_without_a_finding(self):
         host = self.useFixture(fixtures.Host(devices=1))
         host.spawn(pmem=1)
-        host.machine.change(DeviceKey('vpmem', 'd0'), adoptable=False)
+        host.machine.change(DeviceKey('vpmem', 'd0'), assignable=False)
         self.assertEqual([], host.restart())
         self.assertEqual({'d0': 'active'}, host.states())
 
-    def test_one_that_is_free_to_adopt_again_is_handed_out(self):
+    def test_one_that_may_be_used_again_is_handed_out(self):
         host = self.useFixture(fixtures.Host(devices=1))
-        host.machine.change(DeviceKey('vpmem', 'd0'), adoptable=False)
+        host.machine.change(DeviceKey('vpmem', 'd0'), assignable=False)
         host.restart()
-        host.machine.change(DeviceKey('vpmem', 'd0'), adoptable=True)
+        host.machine.change(DeviceKey('vpmem', 'd0'), assignable=True)
         host.audit()
         self.assertEqual({'d0': FREE}, host.states())
 

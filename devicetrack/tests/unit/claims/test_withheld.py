@@ -360,7 +360,7 @@ class AuditTestCase(WithheldTestCase):
         self.machine.add_namespace('d0')
         self.foreign_guest(D1)
         self.machine.change(DeviceKey(fake.VPMEM, 'd2'), unhealthy='hot')
-        self.machine.change(DeviceKey(fake.VPMEM, 'd4'), adoptable=False)
+        self.machine.change(DeviceKey(fake.VPMEM, 'd4'), assignable=False)
         self.host.audit()
         self.manager.operator.cordon('vpmem', 'd3')
         self.manager.operator.cordon('mdev', 'p0', parent=True)
@@ -478,13 +478,13 @@ class AuditTestCase(WithheldTestCase):
         instance = self.host.spawn(pmem=1, vgpu=1)
         self.manager.operator.cordon('vpmem', 'd0', reason='firmware')
         self.manager.operator.cordon('mdev', 'p0', parent=True)
-        self.machine.change(D1, adoptable=False)
+        self.machine.change(D1, assignable=False)
         self.machine.change(D0, unhealthy='hot')
         self.host.audit()
         self.assertEqual([
             f'parent mdev/p0 is withheld: cordoned; instance {instance.uuid} has {self.host.mdevs()[0]}, active',
             f'vpmem/d0 is withheld: cordoned (firmware), unhealthy (hot); instance {instance.uuid} has d0, active',
-            'vpmem/d1 is withheld: not to be adopted'], [str(one) for one in self.manager.operator.withheld()])
+            'vpmem/d1 is withheld: made by others'], [str(one) for one in self.manager.operator.withheld()])
 
 
 class ForgottenTestCase(WithheldTestCase):

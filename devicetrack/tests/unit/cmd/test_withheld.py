@@ -395,7 +395,7 @@ class ListTestCase(RepairCommandTestCase):
         self.host.manager.operator.cordon('vpmem', 'd0', reason='firmware')
         self.host.manager.operator.cordon('mdev', 'gpu', parent=True)
         self.machine.change(D0, unhealthy='read-only')
-        self.machine.change(D1, adoptable=False)
+        self.machine.change(D1, assignable=False)
         self.host.audit()
         lines = self.program.ask('device', 'list', '--withheld')
         left = {line['device']: (line['status'], line['instance_uuid']) for line in lines}
@@ -407,7 +407,7 @@ class ListTestCase(RepairCommandTestCase):
             (None, 'cordoned', None, 'operator', None),
             ('vpmem/d0', 'cordoned', 'firmware', 'operator', None),
             ('vpmem/d0', 'unhealthy', 'read-only', 'host', None),
-            ('vpmem/d1', 'not to be adopted', None, 'host', None)], self.withheld('detail', 'by', 'parent'))
+            ('vpmem/d1', 'made by others', None, 'host', None)], self.withheld('detail', 'by', 'parent'))
         self.assertEqual([True, True, True, True, False], [line['since'] is not None for line in lines])
 
     def test_what_no_audit_has_noted_yet_says_why(self) -> None:

@@ -167,7 +167,7 @@ class StrangeHandsTestCase(base.TestCase):
     """Somebody may have a device whom the ledger does not know."""
 
     scenarios = [(reason, {'reason': reason}) for reason in (
-        vocabulary.FOREIGN, vocabulary.IN_DOUBT, vocabulary.NOT_ADOPTED)]
+        vocabulary.FOREIGN, vocabulary.IN_DOUBT, vocabulary.MADE_BY_OTHERS)]
 
     def test_it_excludes_as_if_it_were_held(self):
         ledger = hosts.ledger(PF, VF0, VF1)
@@ -195,7 +195,7 @@ class StrangeHandsTestCase(base.TestCase):
 
 class OtherReasonsTestCase(base.TestCase):
     scenarios = [(reason, {'reason': reason}) for reason in vocabulary.WITHHELD_REASONS if reason not in (
-        vocabulary.EXCLUDED, vocabulary.FOREIGN, vocabulary.IN_DOUBT, vocabulary.NOT_ADOPTED)]
+        vocabulary.EXCLUDED, vocabulary.FOREIGN, vocabulary.IN_DOUBT, vocabulary.MADE_BY_OTHERS)]
 
     def test_they_exclude_nothing_and_go_with_it(self):
         ledger = hosts.ledger(PF, VF0, VF1)

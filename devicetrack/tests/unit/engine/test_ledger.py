@@ -315,7 +315,7 @@ class ExchangeTestCase(base.TestCase):
         devices = [mdev(name, 'p0') for name in ('a', 'b', 'c', 'd')]
         ledger = hosts.ledger(*devices)
         [key] = ledger.take('i', wants((VGPU, 1))).keys
-        devices[1] = devices[1]._replace(adoptable=False)
+        devices[1] = devices[1]._replace(assignable=False)
         devices[2] = devices[2]._replace(unhealthy='hot')
         ledger.read_parents(inventory(*devices), ledger.now)
         self.assertEqual(['d'], hosts.taken(ledger.exchange(key)))

@@ -283,7 +283,7 @@ class CreatableTestCase(base.TestCase):
         self.assertRaises(exception.NoFit, self.take)
 
     def test_a_pool_is_not_said_to_be_what_somebody_made_otherwise(self):
-        ledger = hosts.ledger(mdev('a', 'p5')._replace(adoptable=False, details='other'), mdev('b', 'p5'))
+        ledger = hosts.ledger(mdev('a', 'p5')._replace(assignable=False, details='other'), mdev('b', 'p5'))
         [pool] = ledger.pools()
         self.assertEqual(mdev('b', 'p5').details, pool.details)
 

@@ -157,7 +157,7 @@ class ReadAgainTestCase(base.TestCase):
         ('the same', {}),
         ('its details', {'details': 'others'}),
         ('that it is broken', {'unhealthy': 'hot'}),
-        ('that somebody else made it', {'adoptable': False}),
+        ('that somebody else made it', {'assignable': False}),
         ('its class', {'resource_class': SMALL}),
         ('its parent', {'parent': 'region1'}),
         ('its node', {'numa_node': 1}),
@@ -206,13 +206,13 @@ class WithheldTestCase(base.TestCase):
 
     def test_the_host_takes_back_only_what_it_said(self):
         self.ledger.withhold(self.key, vocabulary.IN_DOUBT)
-        for device, reasons in ((namespace('a', unhealthy='hot')._replace(adoptable=False),
-                                 {'in doubt', 'unhealthy', 'not to be adopted'}), (namespace('a'), {'in doubt'})):
+        for device, reasons in ((namespace('a', unhealthy='hot')._replace(assignable=False),
+                                 {'in doubt', 'unhealthy', 'made by others'}), (namespace('a'), {'in doubt'})):
             self.ledger.read_inventory(inventory(device))
             self.assertEqual(reasons, self.ledger.device(self.key).withheld)
 
     def test_what_was_made_for_its_owner_is_nobody_elses_when_it_is_given_back(self):
-        theirs = namespace('a')._replace(adoptable=False, details='{"origin":"created"}')
+        theirs = namespace('a')._replace(assignable=False, details='{"origin":"created"}')
         for known in (False, True):
             ledger = hosts.ledger(theirs if not known else namespace('a'))
             keys = hosts.hold_rows(ledger, hosts.row(theirs, 'i'))
@@ -221,13 +221,13 @@ class WithheldTestCase(base.TestCase):
             ledger.free(keys)
             self.assertEqual((theirs.key,), ledger.take('k', wants((PMEM, 1))).keys)
 
-    def test_what_was_adopted_is_somebody_elses_again(self):
-        theirs = namespace('a')._replace(adoptable=False, details='{"origin":"adopted"}')
+    def test_what_existed_is_somebody_elses_again(self):
+        theirs = namespace('a')._replace(assignable=False, details='{"origin":"adopted"}')
         ledger = hosts.ledger(theirs)
         keys = hosts.hold_rows(ledger, hosts.row(theirs, 'i'))
         ledger.read_inventory(inventory(theirs))
         ledger.free(keys)
-        self.assertEqual({'not to be adopted'}, ledger.device(theirs.key).withheld)
+        self.assertEqual({'made by others'}, ledger.device(theirs.key).withheld)
         self.assertRaises(exception.NoFit, ledger.take, 'k', wants((PMEM, 1)))
 
     def test_devices_that_are_well_share_one_empty_set(self):

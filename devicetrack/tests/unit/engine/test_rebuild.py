@@ -117,7 +117,7 @@ class RowTestCase(base.TestCase):
         self.assertEqual(('host', 1, 0, True), (row.host_uuid, row.generation, row.created_at, row.was_realized))
 
     def test_a_device_that_nobody_may_have_is_not_told(self):
-        there = hosts.inventory(A._replace(adoptable=False))
+        there = hosts.inventory(A._replace(assignable=False))
         self.assertEqual([], rebuild.rebuild('host', [], usage(), there, []))
 
     def test_a_device_that_keeps_no_bytes_holds_nothing_that_an_instance_left(self):

@@ -437,20 +437,21 @@ class LeftOverTestCase(base.TestCase):
         ('nobody owns it', {}, ['nobody owns it; type nvidia-35, parent gpu, origin not recorded']),
         ('a guest left it', {'guests': [guest(recorded(MADE, beside=True))]},
          ['nobody owns it; type nvidia-35, parent gpu, origin created, recorded by instance i']),
-        ('details that cannot be read', {'there': [mdev(adoptable=False)._replace(details='?')]},
+        ('details that cannot be read', {'there': [mdev(assignable=False)._replace(details='?')]},
          ['nobody owns it; parent gpu, origin not recorded']),
-        ('it may be adopted: a free device', {'there': [mdev()]}, []),
+        ('it may be used: a free device', {'there': [mdev()]}, []),
         ('it has a row', {'rows': [made()]}, []),
         ('a domain may name it', {'usage': usage(unknown=['x'])}, []),
         names=('changed', 'expected'))
 
     def test_finds(self):
-        seen = views(**{'there': [mdev(adoptable=False)], **self.changed})
+        seen = views(**{'there': [mdev(assignable=False)], **self.changed})
         self.assertEqual(self.expected, [one.detail for one in reconcile.compare(seen)
                                          if (one.kind, one.severity, one.repair) == ('left over', 'note', None)])
 
     def test_what_a_domain_names_is_used(self):
-        found = reconcile.compare(views(values.Usage((USED,), frozenset('i'), frozenset('i')), [mdev(adoptable=False)]))
+        found = reconcile.compare(views(values.Usage((USED,), frozenset('i'), frozenset('i')),
+                                        [mdev(assignable=False)]))
         self.assertEqual([findings.USED_UNRECORDED], [one.kind for one in found])
 
 

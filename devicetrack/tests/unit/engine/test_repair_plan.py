@@ -177,7 +177,7 @@ ROLES = st.sampled_from([('current', None), ('current', 'M'), ('old', 'M'), ('in
 
 def device_named(draw, name):
     if name in 'mn':
-        return mdev(name, adoptable=draw(st.booleans()), iommu_group=draw(st.sampled_from([7, 8])),
+        return mdev(name, assignable=draw(st.booleans()), iommu_group=draw(st.sampled_from([7, 8])),
                     type=draw(st.sampled_from(['nvidia-35', 'nvidia-35', 'nvidia-36'])))
     return pmem(name, devpath=draw(st.sampled_from(['/dev/dax0.0', '/dev/dax1.0'])),
                 size_bytes=draw(st.sampled_from([4 << 30, 4 << 30, 1 << 30])))

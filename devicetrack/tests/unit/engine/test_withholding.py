@@ -22,9 +22,9 @@ NOW = 9
 class WordsTestCase(base.TestCase):
 
     def test_reasons_have_an_order(self):
-        self.assertEqual('cordoned, unhealthy, foreign, in doubt, not to be adopted, a newer one, another',
+        self.assertEqual('cordoned, unhealthy, foreign, in doubt, made by others, a newer one, another',
                          withholding.text({'another', 'in doubt', 'foreign', 'a newer one', 'unhealthy',
-                                           'not to be adopted', 'cordoned'}))
+                                           'made by others', 'cordoned'}))
 
     def test_none_is_nothing(self):
         self.assertEqual('', withholding.text(()))
@@ -76,7 +76,7 @@ class AfterAuditTestCase(base.TestCase):
         ('forgotten, and nothing says so', {A: {'in doubt': FORGOTTEN}}, (), True, {A: {'in doubt': FORGOTTEN}}),
         ('forgotten, and in doubt', {A: {'in doubt': FORGOTTEN}}, ('in doubt',), True, {A: {'in doubt': FORGOTTEN}}),
         ('a parent', {PARENT: {'cordoned': CORDONED}}, ('cordoned',), True, {PARENT: {'cordoned': CORDONED}}),
-        ('what an option says, and what is gone', {}, ('not to be adopted', 'gone from the host'), True, {}),
+        ('what an option says, and what is gone', {}, ('made by others', 'gone from the host'), True, {}),
         ('a reason of a newer release', {A: {'haunted': Cause(1, '', 'operator'), 'cursed': Cause(1, '', 'audit')}},
          (), True, {A: {'haunted': Cause(1, '', 'operator')}}),
         names=('marks', 'said', 'known', 'expected'))

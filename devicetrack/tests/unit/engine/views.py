@@ -43,11 +43,11 @@ def pmem(identifier='a', **changed):
     return namespace(identifier)._replace(details=details.to_text(made))
 
 
-def mdev(identifier='m', adoptable=True, **changed):
+def mdev(identifier='m', assignable=True, **changed):
     """A mediated device as the host shows it: nobody can see there who made it."""
     made = MdevDetails(**{'type': 'nvidia-35', 'parent': 'gpu', 'parent_address': None, 'device_api': 'vfio-pci',
                           'iommu_group': 7, 'origin': 'adopted', **changed})
-    return hosts.mdev(identifier, 'gpu')._replace(details=details.to_text(made), adoptable=adoptable)
+    return hosts.mdev(identifier, 'gpu')._replace(details=details.to_text(made), assignable=assignable)
 
 
 def made(identifier='m', state='active', owner='i', **changed):

@@ -73,8 +73,8 @@ class StockTestCase(base.TestCase):
          'the capacity of drive for lto has no details'),
         ('health that is no text', [device(), device('t1')._replace(unhealthy=False)],  # type: ignore[arg-type]
          "device 't1' is unhealthy by False"),
-        ('adoptable by a text', [device(), device('t1')._replace(adoptable='no')],  # type: ignore[arg-type]
-         "is adoptable by 'no', which"),
+        ('assignable by a text', [device(), device('t1')._replace(assignable='no')],  # type: ignore[arg-type]
+         "is assignable by 'no', which"),
         ('a migration type that is no text', [device(), device('t1')._replace(migration_type=7)],  # type: ignore[arg-type]
          "device 't1' has the migration type 7, which is neither None nor a text"),
         *((f'a capacity of {wrong!r} devices',

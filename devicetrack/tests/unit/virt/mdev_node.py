@@ -209,6 +209,6 @@ class MdevTestCase(base.TestCase):
         capacity, = self.kind.stock().capacities
         return contract.assignment(self.instance, 'mdev', identifier or str(uuid.uuid4()), PARENT, capacity.details)
 
-    def adopted(self, device: Any) -> Any:
+    def existing(self, device: Any) -> Any:
         found, = (found for found in self.kind.stock().devices if found.identifier == device.identifier)
         return contract.assignment(self.instance, 'mdev', found.identifier, PARENT, found.details)

@@ -365,7 +365,7 @@ class IdleTestCase(HostTestCase):
             file.write('558')
         self.start()
         self.assertIn('excluded)', self.refused(a(WHOLE, 2)))
-        self.assertIn(f'somebody may have (not to be adopted) vf/{self.functions[0]}', self.withheld()[CARD])
+        self.assertIn(f'somebody may have (made by others) vf/{self.functions[0]}', self.withheld()[CARD])
 
     def test_a_function_that_holds_nothing_excludes_nothing(self) -> None:
         self.start()

@@ -262,7 +262,7 @@ class StartTestCase(base.TestCase):
         capacity = Capacity('tape', 'drive', 'lto', '', 'CUSTOM_TAPE', None, 1, DETAILS)
         stocks = [api.Stock((device()._replace(**cast(Any, {field: wrong})), device('t2'))) for field, wrong in (
             ('identifier', 7), ('provider', None), ('parent', 7), ('numa_node', '0'), ('resource_class', None),
-            ('details', None), ('unhealthy', 7), ('migration_type', 7), ('adoptable', 'no'), ('features', ['big']),
+            ('details', None), ('unhealthy', 7), ('migration_type', 7), ('assignable', 'no'), ('features', ['big']),
             ('features', (7,)), ('features', 'big'), ('exclusions', (['x', 'whole'],)))]
         stocks += [api.Stock(capacities=(capacity._replace(**cast(Any, {field: wrong})),)) for field, wrong in (
             ('available', None), ('available', '1'), ('device_type', 7), ('provider', None))]

@@ -49,7 +49,7 @@ class StockTestCase(MdevTestCase):
         device, = stock.devices
         self.assertEqual((PARENT, 'VGPU', PARENT, None, None), (*device[2:6], device.unhealthy))
         found = details.from_text(device.details)
-        self.assertEqual(('mtty-2', PARENT, None, 'vfio-pci', 7, vocabulary.ADOPTED, ''),
+        self.assertEqual(('mtty-2', PARENT, None, 'vfio-pci', 7, vocabulary.EXISTING, ''),
                          tuple(getattr(found, name) for name in found.fields))
 
     def test_other_types_are_not_ours_and_take_capacity(self) -> None:
@@ -188,7 +188,7 @@ class StockTestCase(MdevTestCase):
         self.make_kind().stock()
         self.assertIn('no parent that [mdev_mtty-2] device_addresses names makes it', log.output)
 
-    def test_a_matrix_of_adapters_is_adopted_and_never_made_without_them(self) -> None:
+    def test_a_matrix_of_adapters_is_handed_out_and_never_made_without_them(self) -> None:
         original = ParentDevice.xml
         self.patch(ParentDevice, 'xml', lambda parent: original(parent).replace('vfio-pci', 'vfio-ap'))
         log = self.useFixture(fixtures.FakeLogger('devicetrack', level=logging.WARNING))
@@ -197,7 +197,7 @@ class StockTestCase(MdevTestCase):
         self.assertEqual(1, log.output.count('without adapters and domains'))
         device = self.node.add('mtty-2')
         [found] = self.kind.stock().devices
-        self.assertEqual((device.identifier, None, True), (found.identifier, found.unhealthy, found.adoptable))
+        self.assertEqual((device.identifier, None, True), (found.identifier, found.unhealthy, found.assignable))
         self.assertEqual('vfio-ap', details.from_text(found.details).device_api)
 
     def test_a_subchannel_may_be_another_disk_after_a_boot_and_goes_to_nobody(self) -> None:
@@ -209,7 +209,7 @@ class StockTestCase(MdevTestCase):
         self.assertEqual(1, log.output.count('so none is handed out'))
         device = self.node.add('mtty-2')
         [found] = self.kind.stock().devices
-        self.assertFalse(found.adoptable)
+        self.assertFalse(found.assignable)
         row = contract.assignment(self.instance, 'mdev', device.identifier, found.parent, found.details)
         self.assertRaises(exception.RealizeFailed, self.kind.realize, row)
 
@@ -219,7 +219,7 @@ class StockTestCase(MdevTestCase):
         self.kind.stock()
         self.assertEqual('', log.output)
 
-    def test_an_inactive_one_may_be_adopted_while_there_is_room(self) -> None:
+    def test_an_inactive_one_may_be_assigned_while_there_is_room(self) -> None:
         device = self.node.add('mtty-2', active=False, persistent=True)
         found, = self.kind.stock().devices
         self.assertIsNone(found.unhealthy)
@@ -240,10 +240,10 @@ class StockTestCase(MdevTestCase):
             self.node.units = units
             self.assertEqual(expected, offered())
 
-    def test_what_exists_is_not_offered_without_adoption(self) -> None:
+    def test_what_exists_is_not_offered_without_the_option(self) -> None:
         self.node.add('mtty-2')
-        found, = self.make_kind(adopt_existing_mdevs=False).stock().devices
-        self.assertEqual((None, False), (found.unhealthy, found.adoptable))
+        found, = self.make_kind(use_existing_mdevs=False).stock().devices
+        self.assertEqual((None, False), (found.unhealthy, found.assignable))
 
     def test_a_parent_that_libvirt_does_not_know_is_told_by_its_address(self) -> None:
         self.node.add('mtty-2', parent='computer', parent_address='mdpy')
@@ -289,7 +289,7 @@ class StockTestCase(MdevTestCase):
     def test_what_libvirt_has_not_heard_of_is_there(self) -> None:
         device = self.node.add('mtty-2', heard_of=False)
         self.assertEqual([device.identifier], [found.identifier for found in self.kind.stock().devices])
-        wanted = self.adopted(device)
+        wanted = self.existing(device)
         self.kind.realize(wanted)
         self.assertEqual(1, len(self.kind.guest_elements([wanted])))
 
@@ -395,7 +395,7 @@ class RealizeTestCase(MdevTestCase):
         device = self.node.add('mtty-2', active=False, persistent=True)
         self.kind.stock()
         self.assertEqual([2], [capacity.available for capacity in self.kind.realize(wanted).capacities])
-        self.assertEqual([2], [capacity.available for capacity in self.kind.realize(self.adopted(device)).capacities])
+        self.assertEqual([2], [capacity.available for capacity in self.kind.realize(self.existing(device)).capacities])
 
     def test_other_devices_count_where_an_option_limits_them(self) -> None:
         self.make_kind()
@@ -600,7 +600,7 @@ class RealizeTestCase(MdevTestCase):
             self.node.clear()
             self.node.functions = [parent] if parent != PARENT else []
             device = self.node.add('mtty-2', parent=parent, parent_address=address)
-            wanted = self.adopted(device)
+            wanted = self.existing(device)
             with fixtures.MonkeyPatch(f'{Node.__module__}.Node.mdev_parents', lambda _node: []):
                 device.parent = 'computer'
                 self.assertEqual(wanted.details, details.from_text(self.kind.realize(wanted).details))
@@ -614,7 +614,7 @@ class RealizeTestCase(MdevTestCase):
     def test_a_row_that_has_the_address_of_its_parent_gets_its_name_back(self) -> None:
         """An earlier release wrote it there while libvirt did not know the parent."""
         device = self.node.add('mtty-2', persistent=True)
-        wanted = self.adopted(device)
+        wanted = self.existing(device)
         wanted.details.parent, wanted.details.origin = 'mtty', vocabulary.CREATED
         self.assertEqual(1, len(self.kind.guest_elements([wanted])))
         self.assertEqual(PARENT, details.from_text(self.kind.realize(wanted).details).parent)
@@ -709,9 +709,9 @@ class RealizeTestCase(MdevTestCase):
         self.assertRaises(exception.UnclaimFailed, self.kind.unclaim, wanted, 0)
         self.assertEqual([], self.node.done)
 
-    def test_an_adopted_one_is_started(self) -> None:
+    def test_an_existing_one_is_started(self) -> None:
         device = self.node.add('mtty-2', active=False, persistent=True)
-        wanted = self.adopted(device)
+        wanted = self.existing(device)
         self.assertRaises(exception.DeviceGone, self.kind.guest_elements, [wanted])
         self.kind.realize(wanted)
         self.assertTrue(device.active)
@@ -732,7 +732,7 @@ class FindTestCase(MdevTestCase):
 
     def elements(self, device: Any) -> int:
         """Have the device given to its guest; how many lists that took."""
-        wanted = self.adopted(device)
+        wanted = self.existing(device)
         self.node.lists = 0
         self.kind.realize(wanted)
         element, = self.kind.guest_elements([wanted])
@@ -752,7 +752,7 @@ class FindTestCase(MdevTestCase):
 
     def test_so_is_one_of_a_parent_that_libvirt_does_not_know(self) -> None:
         device = self.node.add('mtty-2', parent='computer', parent_address='mdpy')
-        wanted = self.adopted(self.named(device, device.name.replace('_mtty', '_mdpy')))
+        wanted = self.existing(self.named(device, device.name.replace('_mtty', '_mdpy')))
         wanted.details.parent = 'mdpy'
         self.node.lists = 0
         self.kind.guest_elements([wanted])
@@ -763,7 +763,7 @@ class FindTestCase(MdevTestCase):
         self.assertEqual(2, self.elements(self.named(device, device.name + '_1')))
 
     def test_one_that_is_not_there_is_seen_in_the_list(self) -> None:
-        wanted = self.adopted(self.node.add('mtty-2'))
+        wanted = self.existing(self.node.add('mtty-2'))
         self.node.existing.clear()
         self.node.lists = 0
         self.assertRaises(exception.DeviceGone, self.kind.guest_elements, [wanted])
@@ -792,7 +792,7 @@ class FindTestCase(MdevTestCase):
 
     def test_one_that_goes_away_between_name_and_document_is_gone(self) -> None:
         device = self.node.add('mtty-2')
-        wanted = self.adopted(device)
+        wanted = self.existing(device)
 
         def gone() -> str:
             self.node.existing.clear()

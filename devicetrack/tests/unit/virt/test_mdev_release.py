@@ -54,15 +54,15 @@ class UnclaimTestCase(MdevTestCase):
         return asked
 
     def test_one_that_a_process_has_open_is_not_free(self) -> None:
-        wanted = self.adopted(self.node.add('mtty-2'))
+        wanted = self.existing(self.node.add('mtty-2'))
         self.open_says(True, False, PermissionError(13, 'Permission denied'))
         self.assertRaises(exception.DeviceInUse, self.kind.check_free, wanted)
         self.kind.check_free(wanted)
         self.assertRaises(exception.UnclaimFailed, self.kind.check_free, wanted)
         self.kind.check_free(self.to_create())
 
-    def test_what_was_adopted_is_kept_and_free_when_the_kernel_says_that_nobody_has_it_open(self) -> None:
-        wanted = self.adopted(self.node.add('mtty-2'))
+    def test_what_existed_is_kept_and_free_when_the_kernel_says_that_nobody_has_it_open(self) -> None:
+        wanted = self.existing(self.node.add('mtty-2'))
         asked = self.open_says(True, True, False)
         error = self.assertRaises(exception.DeviceInUse, self.kind.unclaim, wanted, 0)
         self.assertEqual('a process of the host still has it open after 0 s', error.reason)
@@ -73,11 +73,11 @@ class UnclaimTestCase(MdevTestCase):
         self.assertEqual([], self.node.done)
 
     def test_who_waited_in_vain_looks_once_from_then_on(self) -> None:
-        made, adopted = self.created(), self.adopted(self.node.add('mtty-2'))
+        made, existing = self.created(), self.existing(self.node.add('mtty-2'))
         self.kind.removal.release_wait_s = 0.1
         self.node.in_use.add(made.identifier)
         self.open_says(True)
-        for wanted in (made, adopted):
+        for wanted in (made, existing):
             waited: list[float] = []
             self.patch(time, 'sleep', waited.append)
             error = self.assertRaises(exception.DeviceInUse, self.kind.unclaim, wanted, 0)
@@ -88,12 +88,12 @@ class UnclaimTestCase(MdevTestCase):
             self.assertEqual(('a process of the host has it open', []), (error.reason, waited))
         self.node.in_use.clear()
         self.open_says(False)
-        for wanted in (made, adopted):
+        for wanted in (made, existing):
             self.kind.unclaim(wanted, 0)
 
-    def test_what_was_adopted_stays_held_when_the_kernel_cannot_be_asked(self) -> None:
+    def test_what_existed_stays_held_when_the_kernel_cannot_be_asked(self) -> None:
         device = self.node.add('mtty-2')
-        wanted = self.adopted(device)
+        wanted = self.existing(device)
         self.open_says(PermissionError(13, 'Permission denied'))
         error = self.assertRaises(exception.UnclaimFailed, self.kind.unclaim, wanted, 0)
         self.assertEqual('it is unknown whether a process has it open: Permission denied', error.reason)

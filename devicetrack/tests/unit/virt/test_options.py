@@ -116,7 +116,7 @@ class TypesTestCase(base.TestCase):
         self.assertEqual(['nvidia-35'], self.types_of(read, 'mtty_mtty'))
         self.assertEqual(['nvidia-35'], self.types_of(read, '0000:84:00.0'))
         self.assertEqual(('VGPU', None), read.types['nvidia-35'][2:])
-        self.assertTrue(read.adopt_existing)
+        self.assertTrue(read.use_existing)
 
     def test_one_type_with_addresses_is_for_those(self) -> None:
         read = mdev(self, ['nvidia-35'], **{'nvidia-35': {'device_addresses': ['0000:84:00.0']}})
@@ -263,7 +263,7 @@ class VFTypesTestCase(base.TestCase):
     def test_what_is_not_said(self) -> None:
         read = vf(self, [])
         self.assertEqual(({}, None, False, '/sys'),
-                         (read.types, read.default, read.adopt_existing, read.sysfs_root))
+                         (read.types, read.default, read.use_existing, read.sysfs_root))
 
 
 class BadVFTypesTestCase(base.TestCase):

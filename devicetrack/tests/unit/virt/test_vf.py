@@ -118,7 +118,7 @@ class StockTestCase(VFTestCase):
         self.assertEqual(self.functions, list(found))
         self.assertEqual({('vf', 'pci_0000_3d_00_0', 'VGPU', 'pci_0000_3d_00_0', 1, None, True)}, {
             (device.kind, device.provider, device.resource_class, device.parent, device.numa_node, device.unhealthy,
-             device.adoptable) for device in found.values()})
+             device.assignable) for device in found.values()})
         known = details.from_text(found[self.functions[0]].details)
         self.assertEqual(('558', 'pci_0000_3d_00_0', CARD, 'vfio-pci', 'created'),
                          (known.type, known.parent, known.parent_address, known.device_api, known.origin))
@@ -161,13 +161,13 @@ class StockTestCase(VFTestCase):
 
     def test_another_type_takes_the_card(self) -> None:
         log = self.useFixture(fixtures.FakeLogger())
-        for adopt_existing in (False, True):
-            self.make_kind(adopt_existing=adopt_existing)
-            if not adopt_existing:
+        for use_existing in (False, True):
+            self.make_kind(use_existing=use_existing)
+            if not use_existing:
                 self.cards.set_type(self.functions[0], '559')
             [device] = self.kind.stock().devices
             self.assertEqual((self.functions[0], 'pci_0000_3d_00_0', False, '559'),
-                             (device.identifier, device.parent, device.adoptable,
+                             (device.identifier, device.parent, device.assignable,
                               details.from_text(device.details).type))
         self.assertIn('enabled_types = 558: no virtual function', log.output)
 
@@ -203,14 +203,14 @@ class StockTestCase(VFTestCase):
     def test_a_type_that_somebody_set_is_left_to_him(self) -> None:
         self.cards.set_type(self.functions[0], '558')
         device = self.devices()[self.functions[0]]
-        self.assertEqual((False, 'created'), (device.adoptable, details.from_text(device.details).origin))
+        self.assertEqual((False, 'created'), (device.assignable, details.from_text(device.details).origin))
 
-    def test_or_adopted_where_that_is_wanted(self) -> None:
-        self.make_kind(adopt_existing=True)
+    def test_or_handed_out_where_that_is_wanted(self) -> None:
+        self.make_kind(use_existing=True)
         self.cards.set_type(self.functions[0], '558')
         found = self.devices()
         self.assertEqual([(True, 'adopted'), (True, 'created')], [
-            (found[name].adoptable, details.from_text(found[name].details).origin) for name in self.functions[:2]])
+            (found[name].assignable, details.from_text(found[name].details).origin) for name in self.functions[:2]])
 
     def test_one_that_cannot_be_read_is_not_well(self) -> None:
         self.cards.fail(self.functions[0])
@@ -414,8 +414,8 @@ class RealizeTestCase(VFTestCase):
         self.kind.realize(wanted)
         self.assertEqual('558', self.cards.type_of(self.functions[0]))
 
-    def test_an_adopted_type_that_a_boot_took_is_ours_from_then_on(self) -> None:
-        self.make_kind(adopt_existing=True)
+    def test_an_existing_type_that_a_boot_took_is_ours_from_then_on(self) -> None:
+        self.make_kind(use_existing=True)
         self.cards.set_type(self.functions[0], '558')
         wanted = self.assigned(self.functions[0])
         self.assertEqual('adopted', details.from_text(self.kind.realize(wanted).details).origin)
@@ -466,15 +466,15 @@ class UnclaimTestCase(VFTestCase):
         self.assertIn('it has the vGPU type 559, not the recorded 558', str(error))
         self.assertEqual([], self.cards.written)
 
-    def test_an_adopted_one_keeps_its_type(self) -> None:
-        self.make_kind(adopt_existing=True)
+    def test_an_existing_one_keeps_its_type(self) -> None:
+        self.make_kind(use_existing=True)
         self.cards.set_type(self.functions[0], '558')
         wanted = self.realized()
         self.kind.unclaim(wanted, 0)
         self.assertEqual([], self.cards.written)
 
     def test_but_not_while_it_is_open(self) -> None:
-        self.make_kind(adopt_existing=True)
+        self.make_kind(use_existing=True)
         self.cards.set_type(self.functions[0], '558')
         wanted = self.realized()
         with self.cards.opened(self.functions[0]):
@@ -482,7 +482,7 @@ class UnclaimTestCase(VFTestCase):
         self.assertIn('a process of the host still has it open', str(error))
 
     def test_and_nobody_knows_is_no_answer(self) -> None:
-        self.make_kind(adopt_existing=True)
+        self.make_kind(use_existing=True)
         self.cards.set_type(self.functions[0], '558')
         wanted = self.realized()
         self.patch(root, 'VFIO', self.temp_dir())
@@ -490,9 +490,9 @@ class UnclaimTestCase(VFTestCase):
         self.assertIn('it is unknown whether a process has it open', str(error))
 
     def test_one_that_went_away_took_its_type_along(self) -> None:
-        wanted, adopted = self.realized(), self.realized(self.functions[1])
-        adopted.details.origin = 'adopted'
-        for one in (wanted, adopted):
+        wanted, existing = self.realized(), self.realized(self.functions[1])
+        existing.details.origin = 'adopted'
+        for one in (wanted, existing):
             self.cards.remove(one.identifier)
             self.kind.unclaim(one, 0)
         self.assertEqual([], self.cards.written)
@@ -531,7 +531,7 @@ class UnclaimTestCase(VFTestCase):
         self.kind.unclaim(wanted, 0)
         self.assertEqual('0', self.cards.type_of(self.functions[0]))
 
-    def test_an_adopted_one_that_another_driver_has_is_free_once_it_is_closed(self) -> None:
+    def test_an_existing_one_that_another_driver_has_is_free_once_it_is_closed(self) -> None:
         wanted = self.realized()
         wanted.details.origin = 'adopted'
         self.take_from_its_driver(self.functions[0])
@@ -546,7 +546,7 @@ class UnclaimTestCase(VFTestCase):
         os.unlink(os.path.join(root.VFIO, os.path.basename(group)))
         self.patch(root, 'SYSFS', self.cards.root)
 
-    def test_an_adopted_one_without_any_driver_is_free(self) -> None:
+    def test_an_existing_one_without_any_driver_is_free(self) -> None:
         wanted = self.realized()
         wanted.details.origin = 'adopted'
         self.without_a_driver(self.functions[0])

@@ -46,7 +46,7 @@ _NAME: Final = re.compile(r'[A-Za-z0-9][A-Za-z0-9_.-]{0,63}')
 _TYPES: Final[Mapping[str, tuple[type, ...]]] = {
     **dict.fromkeys(('kind', 'identifier', 'provider', 'resource_class', 'device_type', 'details', 'taken_by'), (str,)),
     **dict.fromkeys(('parent', 'unhealthy', 'migration_type'), (str, type(None))),
-    'numa_node': (int, type(None)), 'available': (int,), 'adoptable': (bool,), 'exclusions': (tuple,),
+    'numa_node': (int, type(None)), 'available': (int,), 'assignable': (bool,), 'exclusions': (tuple,),
     'features': (tuple,)}
 
 

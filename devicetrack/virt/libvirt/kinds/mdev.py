@@ -1,6 +1,6 @@
 """Mediated devices (Linux: Documentation/driver-api/vfio-mediated-device.rst), by libvirt's node-device driver.
 
-The kind adopts an existing device if its type is enabled on its parent. The parent reports its capacity for more. The
+The kind offers an existing device if its type is enabled on its parent. The parent reports its capacity for more. The
 kind also defines each device that it creates and lets it start with the host, so that the device is there before its
 guest. It destroys only devices that an assignment records as created, and only if UUID, type and parent are those of
 the assignment and nothing else has that UUID.
@@ -65,7 +65,7 @@ _SUBCHANNEL: Final = 'vfio-ccw'
 # such devices.
 _NOT_MADE: Final = {
     'vfio-ap': 'a device of this type is of no use without adapters and domains, so none is made: define such devices '
-               'with mdevctl and their attributes, and they are adopted',
+               'with mdevctl and their attributes, and they are offered',
     _SUBCHANNEL: 'a device of this type is a disk that a boot may exchange for another one, so none is handed out'}
 # A host may have hundreds of parents: on some cards every virtual function is one.
 _IN_A_WARNING: Final = 8
@@ -256,7 +256,7 @@ class Mdev(api.DeviceKind):
             self.name, device.uuid, parent.name, mdev_type.resource_class, parent.name, parent.numa_node,
             _text_of(device.type, parent.name, _pci_address(parent), device_api or _DEVICE_API, device.iommu_group,
                      self._serial_of(parent)),
-            unhealthy, self.options.adopt_existing and device_api != _SUBCHANNEL)
+            unhealthy, self.options.use_existing and device_api != _SUBCHANNEL)
 
     def _device_api(self, device: Device) -> str | None:
         """Return the interface of a device; None if neither libvirt nor the kernel says it."""
@@ -574,4 +574,4 @@ def _text_of(device_type: str, parent: str, parent_address: str | None, device_a
              iommu_group: int | None, parent_serial: str) -> str:
     return details.to_text(MdevDetails(
         type=device_type, parent=parent, parent_address=parent_address, device_api=device_api,
-        iommu_group=iommu_group, origin=vocabulary.ADOPTED, parent_serial=parent_serial))
+        iommu_group=iommu_group, origin=vocabulary.EXISTING, parent_serial=parent_serial))

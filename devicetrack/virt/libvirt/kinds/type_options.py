@@ -41,7 +41,7 @@ class Options(NamedTuple):
 
     types: Mapping[str, TypeOptions]
     default: str | None
-    adopt_existing: bool
+    use_existing: bool
     release_wait_s: int
     sysfs_root: str = '/sys'
 
@@ -110,7 +110,7 @@ def read_mdevs(conf: cfg.ConfigOpts) -> Options:
     """
     options.register(conf)
     devices = conf[options.DEVICES_GROUP]
-    return Options(*_read(conf, devices.enabled_mdev_types, _MDEVS), devices.adopt_existing_mdevs,
+    return Options(*_read(conf, devices.enabled_mdev_types, _MDEVS), devices.use_existing_mdevs,
                    conf[options.MDEV_GROUP].release_wait_s)
 
 
@@ -121,7 +121,7 @@ def read_vfs(conf: cfg.ConfigOpts) -> Options:
     """
     options.register(conf)
     ours = conf[options.VF_GROUP]
-    return Options(*_read(conf, ours.enabled_types, _VFS), ours.adopt_existing, ours.release_wait_s, ours.sysfs_root)
+    return Options(*_read(conf, ours.enabled_types, _VFS), ours.use_existing, ours.release_wait_s, ours.sysfs_root)
 
 
 def _read(conf: cfg.ConfigOpts, names: Iterable[str], words: _Words) -> tuple[Mapping[str, TypeOptions], str | None]:

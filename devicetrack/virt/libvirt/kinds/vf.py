@@ -133,13 +133,13 @@ class VF(api.DeviceKind):
                 vgpu_type: type_options.TypeOptions) -> InventoryDevice:
         name = nodedev_xml.pci_name(parent)
         has_type = function.current != vgpu_sysfs.NO_TYPE
-        # Without adoption, devicetrack sets every type that an owned function has, and removes it afterwards.
-        adopted = function.current == vgpu_type.id and self.options.adopt_existing
+        # Without the option, devicetrack sets every type that an owned function has, and removes it afterwards.
+        uses_existing = function.current == vgpu_type.id and self.options.use_existing
         return InventoryDevice(
             self.name, function.address, name, vgpu_type.resource_class, name, function.numa_node,
             self._details_text(function.current if has_type else vgpu_type.id, parent,
-                               vocabulary.ADOPTED if adopted else vocabulary.CREATED),
-            function.problem, adopted or not has_type)
+                               vocabulary.EXISTING if uses_existing else vocabulary.CREATED),
+            function.problem, uses_existing or not has_type)
 
     def _details_text(self, vgpu_type: str, parent: str, origin: str) -> str:
         return details.to_text(VFDetails(
@@ -204,7 +204,7 @@ class VF(api.DeviceKind):
             if (silence := self.tree.silence(address)) is not None:
                 raise exception.RealizeFailed(*assignment.key, silence)
         if function.current == vgpu_sysfs.NO_TYPE:
-            # This call sets the type, so the release has to remove it. An adopted function loses its type at a boot.
+            # This call sets the type, so the release has to remove it. A type that existed before is lost at a boot.
             function, origin = self._given_its_type(assignment, function), vocabulary.CREATED
         self._check_type(assignment, function)
         return Realized(assignment.key, self._details_text(wanted.type, wanted.parent_address, origin))
