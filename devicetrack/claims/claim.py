@@ -25,6 +25,7 @@ from devicetrack.claims.declarations import Declarations
 from devicetrack.claims.failed_claims import FailedClaims
 from devicetrack.claims.host import ThisHost
 from devicetrack.claims.instance_fields import Fields
+from devicetrack.claims.instance_fields import name_to_record
 from devicetrack.claims.life import leaving
 from devicetrack.claims.life import Life
 from devicetrack.claims.rows import Rows
@@ -254,18 +255,19 @@ class Claiming:
         """
         with Taking(self._failed, Claim(self._failed, instance, None, demand.skipped)) as claim:
             try:
-                records = self._take_or_nothing(instance.uuid, demand, claim.claim_id)
+                records = self._take_or_nothing(claim, demand)
             except exception.InstanceHasClaim:
                 if not end_earlier(instance.uuid):
                     raise
-                records = self._take_or_nothing(instance.uuid, demand, claim.claim_id)
+                records = self._take_or_nothing(claim, demand)
             resources = self._rows.resources(instance.uuid, records)
             return claim.has_now(resources, {'resources': resources}, over=not records).keep()
 
-    def _take_or_nothing(self, instance_uuid: str, demand: Demand, claim_id: str) -> list[Record]:
+    def _take_or_nothing(self, claim: Claim, demand: Demand) -> list[Record]:
         """As :meth:`take`. Without a demand, check that the instance has no devices here that its guest starts on."""
         if demand.items:
-            return self.take(instance_uuid, demand, claim_id)
+            return self.take(claim, demand)
+        instance_uuid = claim.instance.uuid
         self._failed.make_way(instance_uuid)
         if self._rows.ledger.now.holdings(instance_uuid):
             with self._rows.working(instance_uuid):
@@ -275,17 +277,18 @@ class Claiming:
                 self._life.set_aside(instance_uuid)
         return []
 
-    def take(self, instance_uuid: str, demand: Demand, claim_id: str, move: Arrival | None = None) -> list[Record]:
+    def take(self, claim: Claim, demand: Demand, move: Arrival | None = None) -> list[Record]:
         """Hold and record devices. If the store says that some have owners unknown here, choose again.
 
         An exception from outside may also come after the devices were recorded and before the caller has them. The
         caller then calls :meth:`.FailedClaims.remember`.
 
-        :param claim_id: a new one, or that of a call that held nothing
+        :param claim: it has nothing yet
         :param move: for an instance that moves here, which may also hold other devices
         :raises NoFit, InstanceHasClaim, NothingWritten, DriverError: nothing is held
         :raises OutcomeUnknown: the devices stay held until the store answers
         """
+        instance_uuid, name = claim.instance.uuid, name_to_record(self._failed.instances, claim.instance)
         refused = looked_again = 0
         while True:
             try:
@@ -300,11 +303,11 @@ class Claiming:
                 continue
             try:
                 hold = self.named(hold, demand if move is None else demand.as_asked())
-                changes = self._changes_for(hold, claim_id, move)
+                changes = self._changes_for(hold, claim.claim_id, name, move)
                 self._rows.insert(changes)
                 return list(changes.insert)
             except exception.OutcomeUnknown:
-                self._failed.remember(FailedClaim(instance_uuid, claim_id, move and move.migration_uuid, takes=True))
+                self._failed.remember(claim._as_failed(takes=True))
                 raise
             except exception.DeviceTaken as error:
                 self._ledger.put_back(hold)
@@ -348,20 +351,20 @@ class Claiming:
             return Hold(hold.instance_uuid, hold.keys, tuple(candidates))
         return self._ledger.name(hold, candidates)
 
-    def _changes_for(self, hold: Hold, claim_id: str, move: Arrival | None) -> Changes:
+    def _changes_for(self, hold: Hold, claim_id: str, name: str | None, move: Arrival | None) -> Changes:
         now, role = int(time.time()), vocabulary.CURRENT if move is None else vocabulary.INCOMING
         migration_uuid = None if move is None else move.migration_uuid
-        records = [self._record_of(candidate, hold.instance_uuid, migration_uuid, role, position, claim_id, now)
+        records = [self._record_of(candidate, hold.instance_uuid, migration_uuid, role, position, claim_id, now, name)
                    for position, candidate in enumerate(hold.candidates)]
         return Changes(insert=tuple(records)) if move is None else move.changes(self._rows, records)
 
     def _record_of(self, candidate: Candidate, instance_uuid: str, migration_uuid: str | None, role: str,
-                   position: int, claim_id: str, now: int) -> Record:
-        # Each has its name by now, which the type cannot say. A check would cost every claim time.
+                   position: int, claim_id: str, now: int, name: str | None) -> Record:
+        # Each device has its name by now, which the type cannot say. A check would cost every claim time.
         return Record(self._host_uuid, candidate.kind, candidate.identifier, instance_uuid,  # type: ignore[arg-type]
                       migration_uuid, role, vocabulary.CLAIMED, position, claim_id, values.FIRST_GENERATION,
                       candidate.provider_uuid, candidate.resource_class, candidate.parent, candidate.numa_node,
-                      candidate.details, now, None, False)
+                      candidate.details, now, None, False, name)
 
     def leave(self, move: Arrival, claim_id: str) -> None:
         """Make rows old for a move that takes no device of this host. Without such rows, write nothing.

@@ -8,6 +8,7 @@ from typing import TypedDict
 
 from devicetrack.objects import InstanceResources
 from devicetrack.objects import MigrationContext
+from devicetrack.objects.values import NAME_LENGTH
 
 
 class Fields(TypedDict, total=False):
@@ -43,6 +44,23 @@ class InstanceFields:
         for name, value in fields.items():
             if getattr(instance, name, None) is not value:
                 setattr(instance, name, value)
+
+    def display_name(self, instance: Any) -> str | None:
+        """Return what people call an instance, for its claim to record; None, as here, records nothing.
+
+        Every claim asks. Quick; it must not call the manager. Its error ends the claim before that holds anything.
+        Operators see the name beside the UUID, and it means nothing else. Names are data of the service's tenants, so
+        override this only if operators may see and keep them.
+        """
+        return None
+
+
+def name_to_record(fields: InstanceFields, instance: Any) -> str | None:
+    """The name of an instance as every database can store it: not with NUL or half a surrogate pair."""
+    name = fields.display_name(instance)
+    if not name:
+        return None
+    return str(name).replace('\0', '\\x00').encode('utf-8', 'backslashreplace').decode()[:NAME_LENGTH]
 
 
 class ReturnedFields(InstanceFields):

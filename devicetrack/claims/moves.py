@@ -99,7 +99,7 @@ class Moves:
                            partners.seen if partners is not None else None, ends_of(migration))
             records: list[Record] = []
             if demand.items:
-                records = self._take(demand, move, partners, claim.claim_id)
+                records = self._take(claim, demand, move, partners)
             else:
                 if leaving or leaving is None:
                     self._life.set_aside(instance.uuid)
@@ -108,13 +108,13 @@ class Moves:
         return claim.has_now(resources, {'migration_context': move.context(resources)},
                              over=not records and not leaving)
 
-    def _take(self, demand: Demand, move: Arrival, partners: Partners | None, claim_id: str) -> list[Record]:
+    def _take(self, claim: Claim, demand: Demand, move: Arrival, partners: Partners | None) -> list[Record]:
         if partners is None:
-            return self._claiming.take(move.instance_uuid, demand, claim_id, move)
+            return self._claiming.take(claim, demand, move)
         for _attempt in range(self._attempts - 1):
             with contextlib.suppress(exception.NoFit):          # another claim may take the chosen devices
-                return self._claiming.take(move.instance_uuid, partners.choose(demand), claim_id, move)
-        return self._claiming.take(move.instance_uuid, partners.choose(demand), claim_id, move)
+                return self._claiming.take(claim, partners.choose(demand), move)
+        return self._claiming.take(claim, partners.choose(demand), move)
 
     def claim_in_place(self, instance: Any) -> Claim:
         """Return the claim of a rebuild in place. It has the instance's devices, and an abort gives none back."""

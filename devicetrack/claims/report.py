@@ -140,7 +140,7 @@ class Line(NamedTuple):
     ``withheld``, as gone. The ``kind`` of an ``unknown`` line names the part that could not be read. A device that is
     not there has ``amount`` 0. ``provider`` is the stable name of the parent that placement counts the device at, ''
     for the node, None when only a row names its provider. ``details`` is the stored text of the details, or ''.
-    ``wipe`` has the progress of a running wipe.
+    ``wipe`` has the progress of a running wipe. ``instance_name`` is the name in the row of the owner, if it has one.
     """
 
     kind: str
@@ -156,6 +156,7 @@ class Line(NamedTuple):
     reasons: tuple[Reason, ...]
     details: str
     wipe: WipeProgress | None = None
+    instance_name: str | None = None
 
     @property
     def reason(self) -> str | None:
@@ -551,9 +552,10 @@ def _line_of(device: states.DeviceState, names: Mapping[str, str], wiping: Mappi
                          Reason(GONE, findings.NO_OPTION) if key in views.unnamed else _absent(views, device.kind))
     if device.unborn:
         found.append(Reason(NOT_MADE_YET))
+    owner = views.owners.get(key)
     return Line(device.kind, device.identifier, status, 1, device.resource_class, names.get(device.provider_uuid),
                 device.provider_uuid, device.parent, device.numa_node, device.instance_uuid, tuple(found),
-                device.details, wiping.get(key))
+                device.details, wiping.get(key), None if owner is None else owner.instance_name)
 
 
 def _absent(views: Views, kind: str) -> Reason:
@@ -582,7 +584,7 @@ def stored(records: Sequence[Record], marks: Marks) -> list[Line]:
         lines.append(Line(
             record.kind, record.identifier, RELEASING if record.state == vocabulary.RELEASING else HELD, 1,
             record.resource_class, None, record.provider_uuid, record.parent, record.numa_node, record.instance_uuid,
-            (*found, *of_host), record.details))
+            (*found, *of_host), record.details, instance_name=record.instance_name))
     owned = {Target.of(record.key) for record in records}
     for target, causes in marks.items():
         if target.scope == vocabulary.PARENT:

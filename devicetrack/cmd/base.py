@@ -42,6 +42,7 @@ from devicetrack.cmd import examples
 from devicetrack.cmd import formatters
 from devicetrack.cmd import screen
 from devicetrack.objects import details as details_objects
+from devicetrack.pictures import instance_names
 from devicetrack.pictures import moments
 from devicetrack.pictures import natural
 
@@ -229,6 +230,12 @@ class Moment(NamedTuple):
     """A time in a row, in seconds since 1970. People see it in their zone, programs in UTC."""
 
     seconds: float
+
+
+class InstanceName(NamedTuple):
+    """What people call an instance, or None. A table shows only the beginning of a long name."""
+
+    text: str | None
 
 
 class Shown(NamedTuple):
@@ -476,6 +483,9 @@ def _cell(value: Any, formatter: str, within: bool = False) -> Any:
         return value if is_data else _leaf(value, formatter)
     if isinstance(value, Shown):
         return _cell(value.data if is_data else value.text, formatter, within)
+    if isinstance(value, InstanceName):
+        is_whole = value.text is None or formatter != 'table'
+        return _cell(value.text if is_whole else instance_names.shown(str(value.text)), formatter, within)
     if isinstance(value, Moment):
         return moments.local(value.seconds) if formatter == 'table' else moments.utc(value.seconds)
     if isinstance(value, Mapping):

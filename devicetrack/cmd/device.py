@@ -33,8 +33,8 @@ _OF_LINE: Final = ('resource_class', 'provider_uuid', 'parent', 'numa_node')
 
 # The table of a list of several hosts.
 IN_TABLE_OF_HOSTS: Final = ('host', 'device', 'status', 'resource_class', 'numa_node', 'parent', 'instance_uuid',
-                            'reasons')
-BELOW_OF_HOSTS: Final = ('device', 'instance_uuid', 'reasons', 'resource_class')
+                            'instance_name', 'reasons')
+BELOW_OF_HOSTS: Final = ('device', 'instance_uuid', 'instance_name', 'reasons', 'resource_class')
 
 
 class List(watching.Watched, base.Stream):
@@ -49,17 +49,19 @@ class List(watching.Watched, base.Stream):
     """
 
     columns = ('device', 'kind', 'identifier', 'host', 'status', 'amount', 'resource_class', 'provider',
-               'provider_uuid', 'parent', 'numa_node', 'instance_uuid', 'since', 'reasons', 'wipe', 'details', 'serial')
+               'provider_uuid', 'parent', 'numa_node', 'instance_uuid', 'since', 'reasons', 'wipe', 'details', 'serial',
+               'instance_name')
     in_table: tuple[str, ...] = ('device', 'status', 'resource_class', 'numa_node', 'parent', 'instance_uuid',
-                                 'reasons')
-    in_long = ('device', 'status', 'resource_class', 'parent', 'numa_node', 'provider_uuid', 'instance_uuid', 'serial',
-               'since', 'reasons')
-    if_filled = ('resource_class', 'parent', 'instance_uuid', 'serial', 'numa_node', 'since', 'reasons')
+                                 'instance_name', 'reasons')
+    in_long = ('device', 'status', 'resource_class', 'parent', 'numa_node', 'provider_uuid', 'instance_uuid',
+               'instance_name', 'serial', 'since', 'reasons')
+    if_filled = ('resource_class', 'parent', 'instance_uuid', 'instance_name', 'serial', 'numa_node', 'since',
+                 'reasons')
     prose = ('reasons',)
     # The lines are sorted by parent, so the parent is the last column to leave out. The owner, the class and the NUMA
     # node are never left out.
     spare = ('since', 'parent')
-    below: tuple[str, ...] = ('instance_uuid', 'reasons', 'resource_class')
+    below: tuple[str, ...] = ('instance_uuid', 'instance_name', 'reasons', 'resource_class')
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         which = parser.add_mutually_exclusive_group()
@@ -95,7 +97,7 @@ class List(watching.Watched, base.Stream):
         self._first_start, self._of_store = None, self._stored_hosts(parsed_args)
         host = () if self._of_store is None else ('host',)
         if parsed_args.withheld:
-            self.in_table = (*host, 'device', 'status', 'since', 'instance_uuid', 'reasons')
+            self.in_table = (*host, 'device', 'status', 'since', 'instance_uuid', 'instance_name', 'reasons')
         elif host:
             self.in_table = IN_TABLE_OF_HOSTS
         if self._of_store is not None:
@@ -254,6 +256,7 @@ def line_fields(line: report.Line, host: str | None) -> dict[str, Any]:
             'since': base.Moment(min(since)) if since else None,
             'reasons': base.Shown([reason_fields(reason) for reason in line.reasons], line.reason),
             'wipe': None if line.wipe is None else base.Shown(wipe_fields(line.wipe), str(line.wipe)),
+            'instance_name': base.InstanceName(line.instance_name),
             'details': base.details_fields(line.details)}
 
 

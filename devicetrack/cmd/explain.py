@@ -22,6 +22,7 @@ from devicetrack.engine.explanation import Shortage
 from devicetrack.objects import DeviceRequest
 from devicetrack.objects import event as events
 from devicetrack.objects import extra_specs
+from devicetrack.pictures import instance_names
 from devicetrack.pictures import moments
 
 _NO_ALIAS = 'this host knows no alias, because its options hand out no PCI functions ([devicetrack_pci])'
@@ -132,7 +133,9 @@ class Explain(base.Lister):
             wanted = [_resource(part) for part in str(last.more['wanted']).split(', ')]
         elif there:
             counted = collections.Counter(record.resource_class for record in there if record.role != vocabulary.OLD)
-            self.say('the devices that it has: ' + ', '.join(f'{name}={amount}' for name, amount in counted.items()))
+            name = records.instance_name(there)
+            self.say(('' if name is None else f'it is named "{instance_names.shown(name)}"; ')
+                     + 'the devices that it has: ' + ', '.join(f'{name}={amount}' for name, amount in counted.items()))
             wanted = [WantedResource(name, amount, None) for name, amount in counted.items()]
         else:
             raise exception.UnknownToStore('instance', parsed_args.instance, None, (

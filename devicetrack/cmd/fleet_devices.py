@@ -90,14 +90,16 @@ def _lines(devices: Iterator[Mirrored]) -> Iterator[Mapping[str, Any]]:
 def _fields(one: Mirrored, formatter: str) -> dict[str, Any]:
     """Return the values of a line's columns."""
     line, picture = one.line, one.picture
-    fields = {'serial': one.serial, **line, **mirrored.age_fields(picture), 'host': picture.name, 'status': one.status}
+    # Older hosts do not write a name.
+    fields = {'serial': one.serial, 'instance_name': None, **line, **mirrored.age_fields(picture), 'host': picture.name,
+              'status': one.status}
     if formatter in base.STRUCTURED:
         return fields
     known = device.line_fields(_line(line), picture.name)
     why = known['reasons'].text
     if picture.is_silent:
         why = f'{line["status"]} when it was last read, {moments.local(picture.read_at)}' + (f': {why}' if why else '')
-    return {**fields, **{name: known[name] for name in ('device', 'since', 'wipe')}, 'reasons': why}
+    return {**fields, **{name: known[name] for name in ('device', 'since', 'wipe', 'instance_name')}, 'reasons': why}
 
 
 def _line(line: Mapping[str, Any]) -> report.Line:
@@ -106,7 +108,7 @@ def _line(line: Mapping[str, Any]) -> report.Line:
     return report.Line(
         line['kind'], line['identifier'], line['status'], line['amount'], line['resource_class'], line['provider'],
         line['provider_uuid'], line['parent'], line['numa_node'], line['instance_uuid'],
-        reasons(line), '', None if wipe is None else _wipe(wipe))
+        reasons(line), '', None if wipe is None else _wipe(wipe), line.get('instance_name'))
 
 
 def reasons(line: Mapping[str, Any]) -> tuple[report.Reason, ...]:

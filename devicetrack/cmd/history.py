@@ -36,7 +36,7 @@ class History(base.Blocks):
     columns: tuple[str, ...] = (
         'at', 'event', 'device', 'kind', 'identifier', 'scope', 'parent', 'host', 'instance_uuid', 'migration_uuid',
         'from_host', 'to_host', 'claim_id', 'request_id', 'bytes', 'seconds', 'proof', 'reason', 'why', 'by', 'at_ms',
-        'number', 'host_uuid', 'before_since', 'serial', 'wanted', 'count', 'first_at')
+        'number', 'host_uuid', 'before_since', 'serial', 'wanted', 'count', 'first_at', 'instance_name')
     in_table = ('at', 'event', 'device', 'instance_uuid')
     in_block: tuple[str, ...] = tuple(name for name in columns
                                       if name not in ('claim_id', 'number', 'host_uuid', 'serial'))
@@ -246,6 +246,7 @@ def _fields(one: StoredEvent, names: Mapping[str, str], ends: Mapping[str, Mappi
             'scope': more.get('scope', 'device' if event.identifier else None),
             'first_at': base.Moment(first_ms / _MS) if isinstance(first_ms, int) else None,
             'host': names.get(event.host_uuid), 'at': base.Moment(event.at_ms / _MS),
+            'instance_name': base.InstanceName(more.get('instance_name')),
             **{column: more.get(name) for column, name in _MORE.items()}}
 
 

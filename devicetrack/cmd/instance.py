@@ -30,12 +30,14 @@ class List(watching.Watched, base.Lister):
     An instance that moves between two hosts of the store has a line for each. --long names the devices.
     """
 
-    columns = ('instance_uuid', 'host', 'states', 'roles', 'devices', 'migration_uuids', 'host_uuid')
-    in_table = ('instance_uuid', 'host', 'states', 'devices')
-    in_long = ('instance_uuid', 'host', 'states', 'roles', 'devices', 'migration_uuids')
-    if_filled = ('migration_uuids',)
+    columns = ('instance_uuid', 'host', 'states', 'roles', 'devices', 'migration_uuids', 'host_uuid',
+               'instance_name')
+    in_table = ('instance_uuid', 'instance_name', 'host', 'states', 'devices')
+    in_long = ('instance_uuid', 'instance_name', 'host', 'states', 'roles', 'devices', 'migration_uuids')
+    if_filled = ('instance_name', 'migration_uuids')
     prose = ('states', 'devices')
     spare = ('states', 'host')
+    below = ('instance_name',)
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument('--host', metavar='NAME', help='Only instances with devices of this host.')
@@ -60,6 +62,7 @@ class List(watching.Watched, base.Lister):
             found = list(group)
             yield {'instance_uuid': uuid, 'host': hosts.get(host_uuid), 'states': _each(one.state for one in found),
                    'roles': _each(one.role for one in found), 'migration_uuids': _moves(found), 'host_uuid': host_uuid,
+                   'instance_name': base.InstanceName(records.instance_name(found)),
                    'devices': base.Shown([records.fields(one, hosts) for one in found], _in_words(found, parsed_args))}
 
 
@@ -92,7 +95,8 @@ class Show(base.ShowOne):
         if not found:
             raise exception.UnknownToStore('instance', uuid, None, 'it has no device on a host of this store; check '
                                            'that this is the store of its host' + records.close_to(self.app, uuid))
-        return {'instance_uuid': uuid, 'hosts': _each(hosts.get(one.host_uuid) for one in found),
+        return {'instance_uuid': uuid, 'instance_name': base.InstanceName(records.instance_name(found)),
+                'hosts': _each(hosts.get(one.host_uuid) for one in found),
                 'migration_uuids': _moves(found),
                 'devices': base.Shown([records.fields(one, hosts) for one in found],
                                       [f'{records.name(one.kind, one.identifier)} ({_condition(one, found, hosts)})'

@@ -22,9 +22,9 @@ from devicetrack.store.api import Store
 # So many events of a host name what a person may have meant.
 _EVENTS: Final = 2000
 
-FIELDS: Final = ('device', 'kind', 'identifier', 'host', 'instance_uuid', 'role', 'state', 'position', 'resource_class',
-                 'provider_uuid', 'parent', 'numa_node', 'migration_uuid', 'claim_id', 'generation', 'created_at',
-                 'host_uuid', 'seen', 'was_realized', 'details')
+FIELDS: Final = ('device', 'kind', 'identifier', 'host', 'instance_uuid', 'instance_name', 'role', 'state', 'position',
+                 'resource_class', 'provider_uuid', 'parent', 'numa_node', 'migration_uuid', 'claim_id', 'generation',
+                 'created_at', 'host_uuid', 'seen', 'was_realized', 'details')
 
 
 def plain(record: Record) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def fields(record: Record, hosts: Mapping[str, str]) -> dict[str, Any]:
     :param hosts: names of hosts by their UUIDs
     """
     values = {**plain(record), **of_device(*record.key), 'host': hosts.get(record.host_uuid),
-              'created_at': base.Moment(record.created_at)}
+              'created_at': base.Moment(record.created_at), 'instance_name': base.InstanceName(record.instance_name)}
     return {field: values[field] for field in FIELDS}
 
 
@@ -51,6 +51,12 @@ def name(kind: str, identifier: str) -> str:
 def of_device(kind: str, identifier: str | None) -> dict[str, str | None]:
     """Return the fields that name a device; those of none without an identifier."""
     return {'device': None if identifier is None else name(kind, identifier), 'kind': kind, 'identifier': identifier}
+
+
+def instance_name(rows: Iterable[Record]) -> str | None:
+    """Return the name in the newest of an instance's rows that has one."""
+    named = [one for one in rows if one.instance_name is not None]
+    return max(named, key=lambda one: one.created_at).instance_name if named else None
 
 
 def report_only(host: str, reason: str) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 from typing import Final
 from typing import NamedTuple
 from typing import TextIO
+import unicodedata
 
 # The least width of a terminal: every table of default columns fits it. Output to a file has this width too.
 WIDTH: Final = 80
@@ -133,12 +134,17 @@ class _Part:
         self.least = max(self._longest(_NARROWEST), min(_NARROWEST, self.widest))
 
     def _longest(self, width: int) -> int:
-        return max((len(line) for row in range(len(self.cells)) for line in self.lines(row, width)), default=0)
+        return max((_columns(line) for row in range(len(self.cells)) for line in self.lines(row, width)), default=0)
 
     def lines(self, row: int, width: int) -> list[str]:
         text = str(self.cells[row])
         return (wrap(text, width, self._indent) if self._is_prose else
                 [self._indent + line for line in text.split('\n')])
+
+
+def _columns(line: str) -> int:
+    """Return how many columns of a terminal a line takes. A character of an East Asian script takes two."""
+    return len(line) + (0 if line.isascii() else sum(unicodedata.east_asian_width(one) in 'WF' for one in line))
 
 
 def _cell(parts: Sequence[_Part], row: int, width: int) -> Any:

@@ -64,6 +64,13 @@ Count what the manager does, for Prometheus: claims, refusals, commits, times, w
 written to ``metrics.prom`` in ``state_path``, and ``devicetrack-manage metrics`` prints them. Only Nova's adapter reads
 this option. Any other service calls ``devicetrack.metrics.register`` instead, and the option changes nothing there.
 """),
+    cfg.BoolOpt('instance_names', default=False, help="""
+Record what users call their instances (Nova's ``display_name``), so that commands and pictures show the name beside the
+UUID of an instance. A name is that of the last claim: a later change shows after the next one. No log, error or metric
+has names. They are data of the users, though: they stay in the store until the devices go back, and in the history for
+``history_days``. A mirror of the fleet has them too. Only Nova's adapter reads this option. Any other service
+gives names itself, or none, and the option changes nothing there.
+"""),
     cfg.IntOpt('history_days', default=400, min=1, max=36500, help="""
 Number of days for which the events of this host's devices are kept (``devicetrack-manage device history``). The default
 covers one year and one month. Lower it if the law limits how long you may keep such data. Each audit deletes at most

@@ -35,6 +35,7 @@ from devicetrack.nova import pci_functions
 from devicetrack.nova import providers
 from devicetrack.nova import resources
 from devicetrack.nova import service
+from devicetrack.nova.subject import NamedSubjects
 from devicetrack.nova.subject import Subject
 from devicetrack.objects import DeviceMap
 from devicetrack.objects import Provider
@@ -91,11 +92,12 @@ class Binding:
         # has no domain of such a guest or one that is off, although the guest is not elsewhere.
         self._seen: set[str] = set()
         self._state_path = path = settings.state_path(host)
+        options.register(nova.conf.CONF)
         self.manager = ClaimManager(
             host, devicetrack.load_driver(nova.conf.CONF, host, lambda: settings.connect(driver), path),
             devicetrack.open_store(nova.conf.CONF, path), nova.conf.CONF, self._service, self.providers, self.nodename,
+            instance_fields=NamedSubjects() if nova.conf.CONF[options.GROUP].instance_names else None,
             after_wipe=self.report_changes)
-        options.register(nova.conf.CONF)
         self._counting = contextlib.ExitStack()
         if nova.conf.CONF[options.GROUP].metrics:
             self._counting.callback(metrics.register(self.manager).unregister)

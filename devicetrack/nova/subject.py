@@ -1,4 +1,4 @@
-"""A stand-in for Nova's instance, for the claim manager.
+"""A stand-in for Nova's instance, for the claim manager, and what the manager reads of its name.
 
 Nova's objects cannot hold devicetrack's objects. So each call of the manager reads and sets a stand-in of its own, and
 the values that it sets stay there. The rows are the authority, and Nova keeps a record in its own form
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from devicetrack.claims.instance_fields import InstanceFields
 from devicetrack.objects import InstanceResources
 from devicetrack.objects import MigrationContext
 
@@ -38,9 +39,21 @@ class Subject:
         return self._instance.node
 
     @property
+    def display_name(self) -> Any:
+        return self._instance.display_name
+
+    @property
     def image_meta(self) -> Any:
         return self._instance.image_meta
 
     @property
     def flavor(self) -> Any:
         return self._instance.flavor
+
+
+class NamedSubjects(InstanceFields):
+    """Lets claims record the names of instances, if ``[devicetrack] instance_names`` says so."""
+
+    def display_name(self, instance: Subject) -> str | None:
+        name: str | None = instance.display_name
+        return name

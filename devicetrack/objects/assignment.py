@@ -81,7 +81,7 @@ class DeviceAssignment(base.DeviceTrackObject):
     def from_record(cls, record: values.Record) -> DeviceAssignment:
         """Make one from a row. Its details are parsed on first use, and a claim does not use them."""
         known = {**record._asdict(), 'was_realized': bool(record.was_realized)}      # SQLite answers with a number
-        del known['details']
+        del known['details'], known['instance_name']             # the service knows the names of its instances
         made = cls.of_known(**known)
         made._record = record
         return made

@@ -71,11 +71,12 @@ class Event(NamedTuple):
     def more(self) -> dict[str, Any]:
         """The facts that only this sort of event has; {} if there are none or they cannot be read.
 
-        ``claimed``, ``leaving``, ``moved``: ``from``, ``to``, names of hosts. ``wiped``: ``bytes`` (None when nobody
-        knows), ``seconds``, ``proof``. ``withheld``, ``retired``, ``admitted``: ``reason``, ``why``, ``by``; ``scope``
-        for a parent; ``proof`` where that ended a reason. ``refused``: ``reason``, the class of the error, and ``why``,
-        its text; ``wanted``, the request; ``call``; ``by`` if the service's context has a user or a project; ``count``
-        and ``first_ms``, how many equal refusals it is about and when the first of them was: ``at_ms`` is the last.
+        ``claimed``, ``leaving``, ``moved``: ``from``, ``to``, names of hosts. ``claimed``, ``recovered``:
+        ``instance_name``, if the row has it. ``wiped``: ``bytes`` (None when nobody knows), ``seconds``, ``proof``.
+        ``withheld``, ``retired``, ``admitted``: ``reason``, ``why``, ``by``; ``scope`` for a parent; ``proof`` where
+        that ended a reason. ``refused``: ``reason``, the class of the error, and ``why``, its text; ``wanted``, the
+        request; ``call``; ``by`` if the service's context has a user or a project; ``count`` and ``first_ms``, how many
+        equal refusals it is about and when the first of them was: ``at_ms`` is the last.
         """
         try:
             found = json.loads(self.details or '{}')

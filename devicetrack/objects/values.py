@@ -36,6 +36,8 @@ class DeviceKey(NamedTuple):
 FIRST_GENERATION: Final = 1
 # The generation of a row with a value of a wrong type. No write names it, so the row stays as it is.
 UNKNOWN_GENERATION: Final = -1
+# Longer names of instances are cut: those of compute services have so many characters.
+NAME_LENGTH: Final = 255
 # Begins the escape of each byte in such a row that is no text.
 ESCAPE: Final = '\\x'
 
@@ -47,7 +49,8 @@ class Record(NamedTuple):
     is in seconds since the epoch, and no decision uses it. ``seen`` is the highest migration version, as
     major.minor.patch, that the guest may have seen of the device since its boot. It is None when nobody knows, for
     example in a row that was recovered from the record of a guest. ``was_realized`` says whether the device was ever
-    realized for the guest of the row, or that is unknown: so its guest may have written to it.
+    realized for the guest of the row, or that is unknown: so its guest may have written to it. ``instance_name`` is
+    what people called the instance when it was claimed, None if that was not recorded. It is only shown.
     """
 
     host_uuid: str
@@ -68,6 +71,7 @@ class Record(NamedTuple):
     created_at: int
     seen: str | None = None
     was_realized: bool = True
+    instance_name: str | None = None
 
     @property
     def key(self) -> DeviceKey:

@@ -14,6 +14,7 @@ from devicetrack.claims import report
 from devicetrack.claims.report import Reason
 from devicetrack.objects.event import Event
 from devicetrack.objects.values import WipeProgress
+from devicetrack.pictures import instance_names
 from devicetrack.pictures import moments
 from devicetrack.pictures import timeline
 from devicetrack.pictures.host import counted
@@ -132,6 +133,8 @@ class Pen:
         if field.owner is not None:
             said = [f'for {log.printable(field.owner.instance_uuid)}',
                     f'claimed {moments.local(field.owner.created_at)}']
+            if field.owner.instance_name is not None:
+                said.append(f'named "{instance_names.shown(field.owner.instance_name)}"')
             if field.owner.state == vocabulary.CLAIMED:
                 said.append('not started yet')
             if field.owner.migration_uuid is not None and field.owner.role != vocabulary.CURRENT:

@@ -11,6 +11,7 @@ from devicetrack import vocabulary
 from devicetrack.claims import report
 from devicetrack.objects import event as events
 from devicetrack.objects.event import Event
+from devicetrack.pictures import instance_names
 from devicetrack.pictures import moments
 
 # The state of a device after each event. It decides how the event is drawn.
@@ -46,6 +47,8 @@ def facts(more: Mapping[str, Any]) -> Iterator[str]:
     """
     if more.get('scope') in (vocabulary.PARENT, vocabulary.HOST):
         yield f'the whole {more["scope"]}'
+    if isinstance(more.get('instance_name'), str) and more['instance_name']:
+        yield f'named "{instance_names.shown(more["instance_name"])}"'
     if more.get('reason'):
         ended = more['event'] == events.ADMITTED
         if ended and more.get('proof'):

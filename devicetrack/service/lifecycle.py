@@ -13,6 +13,7 @@ import uuid as uuids
 
 from devicetrack import exception
 from devicetrack import log
+from devicetrack.claims.instance_fields import InstanceFields
 from devicetrack.claims.manager import ClaimManager
 from devicetrack.claims.providers import ProviderResolver
 from devicetrack.engine.findings import Finding
@@ -32,6 +33,16 @@ LOG = log.logger(__name__)
 
 # What the owner of an instance may read if the error of a step has no text for it.
 FAILED: Final = 'The operation failed. The instance is as it was before.'
+
+
+class _Named(InstanceFields):
+    """The fields of instances whose service gives names."""
+
+    def __init__(self, name_of: Callable[[str], str | None]) -> None:
+        self._name_of = name_of
+
+    def display_name(self, instance: Any) -> str | None:
+        return self._name_of(instance.uuid)
 
 
 class Lifecycle:
@@ -60,16 +71,19 @@ class Lifecycle:
     :param guests: starts and ends the guests of this host
     :param context: the service's request context, which the library hands through
     :param nodename: as for the manager, like ``providers`` and ``after_wipe``
+    :param display_name: returns what people call an instance, by its UUID, as for
+        :meth:`.InstanceFields.display_name`; by default no name is recorded
 
     ``manager`` is the :class:`~devicetrack.claims.manager.ClaimManager`, for questions and for operators' calls.
     """
 
     def __init__(self, host: str, driver: VirtDriver, store: Store, conf: Any, instances: Instances, guests: Guests, *,
                  context: Any = None, nodename: str | None = None, providers: ProviderResolver | None = None,
-                 after_wipe: Callable[[], object] = lambda: None) -> None:
+                 after_wipe: Callable[[], object] = lambda: None,
+                 display_name: Callable[[str], str | None] = lambda _uuid: None) -> None:
         self.host, self._instances, self._guests, self._context = host, instances, guests, context
         self.manager = ClaimManager(host, driver, store, conf, Answers(host, instances), providers=providers,
-                                    nodename=nodename, after_wipe=after_wipe)
+                                    nodename=nodename, instance_fields=_Named(display_name), after_wipe=after_wipe)
         self._steps = steps.Steps(host, self.manager, instances, guests, context)
         self._changed, self._busy, self._conducted = threading.Condition(), set[str](), set[str]()
         self._failures: dict[str, BaseException | None] = {}    # of steps of this host, by instance

@@ -23,7 +23,8 @@ def events_of(changes: api.Changes) -> tuple[Event, ...]:
         record = insert[0]
         if record.migration_uuid is None and _is_claim(record):
             return (Event(record.host_uuid, record.kind, record.identifier, events.CLAIMED, at_ms, record.instance_uuid,
-                          None, record.claim_id, note.request_id, None, record.parent, serial_of(record.details)),)
+                          None, record.claim_id, note.request_id, _more(record, note), record.parent,
+                          serial_of(record.details)),)
     return (*(event for record in delete for event in _deleted(record, note, at_ms)),
             *(event for one in update for event in _updated(one, note, at_ms)),
             *(_inserted(record, note, at_ms) for record in insert))
@@ -39,7 +40,7 @@ def _inserted(record: Record, note: Note, at_ms: int) -> Event:
     if record.state == vocabulary.RELEASING:        # no guest is known to have it; it will be wiped
         return _event(events.RELEASED, record, note, at_ms)
     return _event(events.CLAIMED if _is_claim(record) else events.RECOVERED, record, note, at_ms,
-                  _ends(note) if record.migration_uuid is not None else None)
+                  _more(record, note))
 
 
 def _is_claim(record: Record) -> bool:
@@ -88,4 +89,16 @@ def _is_other_card(before: Record, after: Record) -> bool:
 
 
 def _ends(note: Note) -> str | None:
-    return None if note.ends is None else events.text(**dict(zip(('from', 'to'), note.ends, strict=True)))
+    return None if note.ends is None else events.text(**_from_to(note.ends))
+
+
+def _more(record: Record, note: Note) -> str | None:
+    """The facts that only the event of a new row has."""
+    more = {} if record.migration_uuid is None or note.ends is None else _from_to(note.ends)
+    if record.instance_name is not None:
+        more['instance_name'] = record.instance_name
+    return events.text(**more) if more else None
+
+
+def _from_to(ends: tuple[str | None, str | None]) -> dict[str, str | None]:
+    return dict(zip(('from', 'to'), ends, strict=True))

@@ -31,6 +31,7 @@ from oslo_config import cfg
 
 from devicetrack import exception
 from devicetrack.claims.claim import Claim
+from devicetrack.claims.instance_fields import InstanceFields
 from devicetrack.claims.manager import ClaimManager
 from devicetrack.claims.providers import ProviderResolver
 from devicetrack.claims.running import Running
@@ -190,6 +191,7 @@ class Host(fixtures.Fixture, compute_service.Compute):
             self.machine.add_parent(parent, units=units)
         self.service = Service()
         self.providers: ProviderResolver | None = None
+        self.instance_fields: InstanceFields | None = None
         self.context = object()
         self.after_wipe: Callable[[], object] = lambda: None
         self._policy, self._configuration, self._store, self._ready = policy, configuration, store, ready
@@ -213,7 +215,7 @@ class Host(fixtures.Fixture, compute_service.Compute):
         """Make a manager of this host that is not ready. The fixture closes it when the test ends."""
         self.driver = fake.FakeDriver(self.name, self.conf, self.configuration.state_path, self.machine)
         manager = ClaimManager(self.name, self.driver, self.store, self.conf, self.service, self.providers,
-                               after_wipe=lambda: self.after_wipe())
+                               instance_fields=self.instance_fields, after_wipe=lambda: self.after_wipe())
         self._managers.append(manager)
         return manager
 

@@ -29,6 +29,7 @@ _TYPES: Final = {table: [frozenset((*((int,) if isinstance(column.type, sa.Integ
                                       (int, bool) if isinstance(column.type, sa.Boolean) else (str,)),
                                     *[type(None)] * bool(column.nullable))) for column in table.columns]
                  for table in models.metadata.tables.values()}
+_WAS_REALIZED: Final = Record._fields.index('was_realized')
 # Damaged events that the log has named. Every audit names the damaged rows of the other tables.
 _told: set[str] = set()
 
@@ -88,7 +89,8 @@ def _stand_in(types: frozenset[type], value: Any) -> Any:
 def records(rows: Iterable[tuple[Any, ...]]) -> Compact[Record]:
     """Rows of ``assignments``, all columns in their order, as records. A host has thousands."""
     # SQLite and MariaDB have numbers for truth values.
-    return Compact(Record, [(*row[:-1], bool(row[-1])) for row in sound(models.assignments, list(rows))])
+    at = _WAS_REALIZED
+    return Compact(Record, [(*row[:at], bool(row[at]), *row[at + 1:]) for row in sound(models.assignments, list(rows))])
 
 
 def tuples(of: type[Named], rows: Iterable[Sequence[Any]]) -> list[Named]:

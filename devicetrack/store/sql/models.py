@@ -16,7 +16,7 @@ from devicetrack.objects import values
 from devicetrack.store import api
 
 # The newest revision under migrations/, named here so that checking a store needs no alembic. A test compares.
-REVISION: Final = '0014'
+REVISION: Final = '0015'
 
 metadata: Final = sa.MetaData()
 
@@ -71,6 +71,7 @@ assignments: Final = sa.Table(
     sa.Column('created_at', sa.BigInteger, nullable=False),
     sa.Column('seen', sa.String(32), nullable=True),
     sa.Column('was_realized', sa.Boolean, nullable=False, server_default='1'),
+    sa.Column('instance_name', sa.String(values.NAME_LENGTH), nullable=True),
     sa.Index('ix_assignments_instance_uuid', 'instance_uuid'),
     sa.Index('ix_assignments_migration_uuid', 'migration_uuid'),
     **_MARIADB)

@@ -20,6 +20,7 @@ from devicetrack import vocabulary
 from devicetrack.claims import audit
 from devicetrack.claims import public_calls
 from devicetrack.claims.claim import Arrival
+from devicetrack.claims.claim import Claim
 from devicetrack.claims.claim import Claiming
 from devicetrack.claims.life import Life
 from devicetrack.claims.moves import Moves
@@ -213,11 +214,10 @@ def groups_exclude_nothing() -> Iterator[None]:
 
 @mutant('a claim on one host: new rows and the old mark at once', 'it marks what is left in a second transaction')
 def marks_old_later() -> Iterator[None]:
-    def take(original: Any, claiming: Claiming, uuid: str, demand: Any, claim_id: str,
-             move: Arrival | None = None) -> Any:
+    def take(original: Any, claiming: Claiming, claim: Claim, demand: Any, move: Arrival | None = None) -> Any:
         if move is None:
-            return original(claiming, uuid, demand, claim_id)
-        records = original(claiming, uuid, demand, claim_id, move._replace(leaving=()))
+            return original(claiming, claim, demand)
+        records = original(claiming, claim, demand, move._replace(leaving=()))
         if move.leaving:
             rows: Rows = vars(claiming)['_rows']
             rows.write(Changes(update=move.changes(rows, ()).update))

@@ -282,6 +282,17 @@ class TestWrite(StoreTestCase):
         self.assertEqual({'ns0': 'False', 'ns1': 'True'}, {
             row.identifier: repr(row.was_realized) for row in self.store.records()})
 
+    def test_the_name_of_an_instance_is_kept_whatever_it_is(self) -> None:
+        names = (None, ' web-1 ', 'a\n\x1b[2J\u202e\'";--', '\U0001f600' * 255)
+        rows = [record(f'ns{number}', instance_name=name) for number, name in enumerate(names)]
+        self.store.write(insert(rows[0], *rows[2:]))
+        self.store.write(insert(rows[1]))       # one row alone is another statement
+        self.assertCountEqual(rows, self.store.records())
+        after = [moved_on(row) for row in rows]
+        self.store.write(api.Changes(update=tuple(map(api.Update, rows, after))))
+        self.assertCountEqual(after, self.store.records())
+        self.assertTrue(self.store.settle(api.Changes(update=tuple(map(api.Update, rows, after)))))
+
     def test_a_taken_device_is_named_and_nothing_is_written(self) -> None:
         owned = record('ns1')
         self.store.write(insert(owned))

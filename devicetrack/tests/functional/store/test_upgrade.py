@@ -38,7 +38,7 @@ _DECLARED = api.StoredDeclaration(records.HOST_UUID, 'mdev', 'p', 'nvidia-35', '
 _LEFTOVER = Leftover('1' * 36, records.MIGRATION_UUID)
 
 # Columns that tables have got since they were made.
-_LATER = frozenset(('boot_id', 'nested_version', 'nested_at', 'seen', 'epoch', 'was_realized'))
+_LATER = frozenset(('boot_id', 'nested_version', 'nested_at', 'seen', 'epoch', 'was_realized', 'instance_name'))
 
 
 class UpgradeTestCase(base.TestCase):
@@ -182,7 +182,7 @@ class TestFromFifth(UpgradeTestCase):
         self.make('0005')
         self.host = api.Host(records.HOST_UUID, 'compute-1', 'digest', 'boot-1', 1, 5)
         for table, rows in (('hosts', [self.host]), ('assignments', _ROWS), ('withheld', [_WITHHELD])):
-            self.fill(table, rows, {'seen', 'epoch', 'was_realized'})
+            self.fill(table, rows, {'seen', 'epoch', 'was_realized', 'instance_name'})
 
     def test_it_is_refused_until_it_is_synced(self) -> None:
         error = self.assertRaises(exception.SchemaMismatch, self.store.check)
@@ -243,7 +243,7 @@ class TestFromSeventh(UpgradeTestCase):
         self.make('0007')
         self.host = api.Host(records.HOST_UUID, 'compute-1', 'digest', 'boot-1', 1, 5)
         self.fill('hosts', [self.host], ())
-        self.fill('assignments', _ROWS, ('was_realized',))
+        self.fill('assignments', _ROWS, ('was_realized', 'instance_name'))
 
     def test_the_history_begins_with_the_upgrade(self) -> None:
         self.assertRaises(exception.SchemaMismatch, self.store.check)
@@ -336,7 +336,7 @@ class TestFromNinth(UpgradeTestCase):
         self.make('0009')
         self.row = record('ns1', parent='card0')
         self.fill('hosts', [api.Host(records.HOST_UUID, 'compute-1', 'digest')], ())
-        self.fill('assignments', [self.row], ('was_realized',))
+        self.fill('assignments', [self.row], ('was_realized', 'instance_name'))
         self.before = Event(records.HOST_UUID, 'vpmem', 'ns1', 'claimed', 7, self.row.instance_uuid, None, 'c', 'req-1',
                             '{"to": "b"}')
         self.fill('events', [self.before], {'parent', 'serial'})
@@ -401,7 +401,7 @@ class TestFromEleventh(UpgradeTestCase):
         self.make('0011')
 
     def test_what_was_only_claimed_and_what_was_realized_are_told_apart(self) -> None:
-        self.fill('assignments', self.rows, ('was_realized',))
+        self.fill('assignments', self.rows, ('was_realized', 'instance_name'))
         self.assertEqual(models.REVISION, schema.sync(self.store))
         self.assertCountEqual(self.rows, self.store.records())
 
@@ -411,13 +411,14 @@ class TestFromEleventh(UpgradeTestCase):
         realized = record('ns7', generation=2, was_realized=True)
         self.fill('assignments', [
             *self.rows[:2], moved, realized._replace(generation=1_000_000),
-            *(row._replace(generation=row.generation + 1_000_000) for row in self.rows[2:])], ('was_realized',))
+            *(row._replace(generation=row.generation + 1_000_000) for row in self.rows[2:])],
+            ('was_realized', 'instance_name'))
         self.assertEqual(models.REVISION, schema.sync(self.store))
         self.assertCountEqual([*self.rows, moved, realized], self.store.records())
 
     def test_a_row_that_does_not_begin_with_a_claim_was_realized(self) -> None:
         row = record('ns5', state=vocabulary.RELEASING)
-        self.fill('assignments', [row], ('was_realized',))
+        self.fill('assignments', [row], ('was_realized', 'instance_name'))
         self.assertEqual(models.REVISION, schema.sync(self.store))
         [found] = self.store.records()
         self.assertTrue(found.was_realized)
@@ -437,7 +438,7 @@ class TestFromThirteenth(UpgradeTestCase):
         self.older = record('d0', kind='mdev', details=details.to_text(samples.mdev_details()).replace(
             ',"parent_serial":""', '').replace('"1.1"', '"1.0"'))
         self.fill('hosts', [api.Host(records.HOST_UUID, 'compute-1', 'digest')], ())
-        self.fill('assignments', [self.older], ())
+        self.fill('assignments', [self.older], ('instance_name',))
         self.before = Event(records.HOST_UUID, 'mdev', 'd0', 'claimed', 7, self.older.instance_uuid)
         # A release that did not write serial numbers put one there, for what the service hands out.
         self.of_service = Event(records.HOST_UUID, 'pci', '0000:01:00.0', 'claimed', 8, 'a' * 36, parent='S1')
@@ -458,6 +459,34 @@ class TestFromThirteenth(UpgradeTestCase):
         schema.sync(self.store)
         self.run_statement("UPDATE alembic_version SET version_num = '0013'")
         self.assertEqual(models.REVISION, schema.sync(self.store))
+
+    def test_the_tables_are_those_of_a_new_store(self) -> None:
+        schema.sync(self.store)
+        new = self.useFixture(self.database()).store
+        self.assertEqual(_columns(new), _columns(self.store))
+
+
+class TestFromFourteenth(UpgradeTestCase):
+    """From revision 0014: rows have no name of their instance."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.make('0014')
+        self.fill('hosts', [api.Host(records.HOST_UUID, 'compute-1', 'digest')], ())
+        self.fill('assignments', _ROWS, ('instance_name',))
+
+    def test_rows_are_kept_without_a_name_and_new_ones_have_one(self) -> None:
+        self.assertRaises(exception.SchemaMismatch, self.store.records)
+        self.assertEqual(models.REVISION, schema.sync(self.store))
+        new = record('ns2', instance_name='web-1')
+        self.store.write(insert(new))
+        self.assertCountEqual([*_ROWS, new], self.store.records())
+
+    def test_a_run_that_ended_before_it_wrote_the_version_is_done_again(self) -> None:
+        schema.sync(self.store)
+        self.run_statement("UPDATE alembic_version SET version_num = '0014'")
+        self.assertEqual(models.REVISION, schema.sync(self.store))
+        self.assertCountEqual(_ROWS, self.store.records())
 
     def test_the_tables_are_those_of_a_new_store(self) -> None:
         schema.sync(self.store)

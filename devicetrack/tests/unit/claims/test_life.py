@@ -5,6 +5,7 @@ from unittest import mock
 from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.claims.claim import Arrival
+from devicetrack.claims.claim import Claim
 from devicetrack.engine.demand import Demand
 from devicetrack.engine.demand import Item
 from devicetrack.objects.values import Attribute
@@ -125,7 +126,8 @@ class NotRecordedTestCase(HostTestCase):
         host = self.host(devices=1, parents={'p0': 1})
         with mock.patch.object(Arrival, 'changes', autospec=True, side_effect=self.error):
             self.assertRaises(type(self.error), host.manager._go_on, host.running, lambda running: (
-                running.claiming.take('i', Demand((Item(PMEM, 1), Item(VGPU, 1))), '1-1', Arrival('i', 'm', (), None))))
+                running.claiming.take(Claim(running.failed_claims, Instance('i')),
+                                      Demand((Item(PMEM, 1), Item(VGPU, 1))), Arrival('i', 'm', (), None))))
         self.assertEqual(({}, 2, []), (host.held(), host.free(), host.store.written))
 
     def test_when_the_driver_names_what_takes_the_place_of_another(self):
