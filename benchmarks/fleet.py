@@ -95,15 +95,11 @@ def run(effort: Effort) -> Table:
 
 
 class _Question(NamedTuple):
-    """The arguments of a command, and the SQL of its answer. ``grows`` says that the answer is larger for a fleet.
-
-    The limit is ``at_most`` times the time of the SQL.
-    """
+    """The arguments of a command, and the SQL of its answer. ``grows`` says that the answer is larger for a fleet."""
 
     arguments: str
     sql: str
     grows: bool = True
-    at_most: float = 3
 
 
 def _questions(effort: Effort, page: str) -> Iterator[_Question]:
@@ -142,7 +138,7 @@ def _questions(effort: Effort, page: str) -> Iterator[_Question]:
                     'd.amount, d.resource_class, d.parent, d.numa_node, d.instance_uuid, d.serial FROM fleet_devices d '
                     f'JOIN fleet_hosts h USING (host_uuid) {in_order}')
     yield _Question(f'fleet drain compute-{number}',
-                    f"{room}; {parts} WHERE p.part IN ('inventory', 'declarations')", at_most=4)
+                    f"{room}; {parts} WHERE p.part IN ('inventory', 'declarations')")
     yield _Question('fleet migration matrix', f"{parts} WHERE p.part = 'declarations'")
 
 
@@ -157,7 +153,7 @@ def _asked(fleet: _Fleet, small: _Fleet, question: _Question, effort: Effort) ->
     ours = [max(0.0, one - other) / bare for one, other, bare in zip(
         *(samples.measured[name] for name in (COMMAND, SMALL, BARE)), strict=True)]
     command, less, bare = (samples.median(name) * MILLISECONDS for name in (COMMAND, SMALL, BARE))
-    return Row(_shown(question.arguments), statistics.median(ours), at_most=question.at_most,
+    return Row(_shown(question.arguments), statistics.median(ours), at_most=3,
                note=f'{command:.1f} ms, less {less:.1f} ms, to {bare:.1f} ms')
 
 

@@ -73,7 +73,7 @@ class _Group(NamedTuple):
     def offers(self, most: int) -> list[Offer]:
         """As many offers as there can be partners, with names that are unique on this host."""
         made = (f'{number} {self.facts.sort.type} to be made on {self.parent}' for number in range(self.makes))
-        return [Offer(name, self.facts) for name in itertools.islice((*sorted(self.names), *made), most)]
+        return [Offer(name, self.facts) for name in itertools.islice(itertools.chain(sorted(self.names), made), most)]
 
 
 class PartnerSearch:

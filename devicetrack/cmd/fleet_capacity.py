@@ -20,7 +20,6 @@ from devicetrack.conf import pci
 from devicetrack.engine import demand as demands
 from devicetrack.engine.demand import Demand
 from devicetrack.fleet import capacity
-from devicetrack.fleet import inventory
 from devicetrack.fleet import models
 from devicetrack.fleet.reading import Picture
 from devicetrack.fleet.reading import Reader
@@ -112,7 +111,7 @@ class Capacity(base.Lister):
         open_hosts = [one for one in self._pictures if not one.is_silent and one.report_only is None]
         for picture, parts in reader.parts(open_hosts, (models.INVENTORY,)):
             if models.INVENTORY in parts:
-                yield picture, capacity.fitting(inventory.from_text(parts[models.INVENTORY]), demand, nodes)
+                yield picture, capacity.fitting(parts[models.INVENTORY], demand, nodes)
             else:
                 self.say(f'host {picture.name} has pushed no inventory, and counts as full')
 

@@ -20,7 +20,6 @@ from devicetrack.cmd import mirrored
 from devicetrack.compatibility import host_facts
 from devicetrack.compatibility.host_facts import HostFacts
 from devicetrack.fleet import drain
-from devicetrack.fleet import inventory
 from devicetrack.fleet import models
 from devicetrack.fleet import reading
 from devicetrack.fleet.reading import Picture
@@ -57,18 +56,18 @@ class _Answer:
         self.not_live: tuple[bool, str, str] | None = None
 
     def add(self, name: str, destination: drain.Destination, need: drain.Need) -> None:
-        not_live = destination.live(need)
-        # A host that can take the running guest has room for it.
-        refusal = None if not_live is None else destination.cold(need)
+        if destination.takes_live(need):
+            self.live += 1
+            self.cold += 1                      # A host that can take the running guest has room for it.
+            return
+        refusal = destination.cold(need)
         if refusal is None:
             self.cold += 1
         elif self.nearest is None or refusal[:2] < self.nearest[1][:2]:
             self.nearest = name, refusal
-        if not_live is None:
-            self.live += 1
-        elif self.not_live is None or (refusal is None and not self.not_live[0]):
+        if self.not_live is None or (refusal is None and not self.not_live[0]):
             # The most telling host is one with room.
-            self.not_live = refusal is None, name, not_live
+            self.not_live = refusal is None, name, destination.live(need) or ''
 
 
 class Drain(base.Lister):
@@ -117,8 +116,9 @@ class Drain(base.Lister):
         answers = {one.need: _Answer() for one in guests if one.need is not None}
         self._ask(reader, taking, answers, nodes)
         counted: collections.Counter[str] = collections.Counter()
+        oldest = max((one.age_s for one in taking), default=0)
         for one in guests:
-            fields = self._fields(one, None if one.need is None else answers[one.need], taking)
+            fields = self._fields(one, None if one.need is None else answers[one.need], oldest)
             counted[_sort(fields)] += 1
             if not fields['cold'].data and not fields['live'].data:
                 self.exit_code = base.ATTENTION
@@ -169,12 +169,11 @@ class Drain(base.Lister):
             if models.INVENTORY not in parts:
                 self.say(f'host {picture.name} has pushed no inventory, and counts as full')
                 continue
-            destination = drain.Destination(inventory.from_text(parts[models.INVENTORY]),
-                                            reader.declared(picture, parts), rules, nodes)
+            destination = drain.Destination(parts[models.INVENTORY], reader.declared(picture, parts), rules, nodes)
             for need, answer in answers.items():
                 answer.add(picture.name, destination, need)
 
-    def _fields(self, one: _Guest, answer: _Answer | None, taking: Sequence[Picture]) -> dict[str, Any]:
+    def _fields(self, one: _Guest, answer: _Answer | None, oldest: int) -> dict[str, Any]:
         nearest, refusal = (answer.nearest if answer is not None else None) or (None, None)
         live = None if answer is None or one.host.is_silent or one.need is None or one.need.running is None \
             else answer.live
@@ -192,7 +191,7 @@ class Drain(base.Lister):
                 'live': base.Shown(live, _UNKNOWN if live is None else live),
                 'cold': base.Shown(cold, _UNKNOWN if cold is None else cold),
                 'nearest': nearest, 'reason': reason, 'not_live': _not_live(one, answer, live),
-                'age_s': max(other.age_s for other in (one.host, *taking)),
+                'age_s': max(one.host.age_s, oldest),
                 'unknown_since': None if since is None else base.Moment(since), 'host_uuid': one.host.uuid}
 
     def _say(self, taking: Sequence[Picture], ours: set[str], counted: Mapping[str, int]) -> None:

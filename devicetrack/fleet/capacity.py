@@ -1,7 +1,8 @@
-"""Counts how many instances fit on a host now: pure functions of the host's snapshot."""
+"""Counts how many instances fit on a host now: pure functions of the document of its snapshot."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Iterator
 import itertools
 from typing import NamedTuple
@@ -9,6 +10,7 @@ from typing import NamedTuple
 from devicetrack.engine import allocator
 from devicetrack.engine.demand import Demand
 from devicetrack.engine.snapshot import Snapshot
+from devicetrack.fleet import inventory
 from devicetrack.objects.choice import Choice
 from devicetrack.objects.choice import classes
 
@@ -34,26 +36,31 @@ def wanted(demand: Demand) -> dict[tuple[str, ...], int]:
     return found
 
 
-def fitting(now: Snapshot, demand: Demand, numa_nodes: int) -> Fitting:
+def fitting(text: str, demand: Demand, numa_nodes: int) -> Fitting:
     """Count by the allocator that claims use.
 
+    :param text: the document of a host's snapshot
     :param numa_nodes: on how many NUMA nodes of the host each guest runs, any of them; 0 if devices need not be near
     """
     counted = [name for names in wanted(demand) for name in names]
-    if not numa_nodes and only_numbers_count(now, demand):
-        free = {name: sum(map(now.room, now.scope(name, None))) for name in counted}
+    if not numa_nodes and only_numbers_count(now := inventory.from_text(text, counted=True), demand):
+        free = _room(now, counted)
         instances = min(free[name] // amount for (name,), amount in wanted(demand).items())
         return Fitting(instances, free, {name: free[name] - instances * amount
                                          for (name,), amount in wanted(demand).items()})
-    before, instances = now, 0
+    before = now = inventory.from_text(text)
+    instances = 0
     for nodes in places(now, numa_nodes):
         near = demand._replace(numa_nodes=nodes)
         # What one instance takes never makes room for another one. So nothing fits any more on nodes on which one did
         # not fit.
         while not isinstance(chosen := allocator.choose(now, f'instance {instances}', near), list):
             now, instances = chosen.after, instances + 1
-    return Fitting(instances, *({name: sum(map(one.room, one.scope(name, None))) for name in counted}
-                                for one in (before, now)))
+    return Fitting(instances, _room(before, counted), _room(now, counted))
+
+
+def _room(now: Snapshot, names: Iterable[str]) -> dict[str, int]:
+    return {name: sum(map(now.room, now.scope(name, None))) for name in names}
 
 
 def only_numbers_count(now: Snapshot, demand: Demand) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+import functools
 from typing import NamedTuple
 
 from devicetrack import exception
@@ -17,12 +18,15 @@ from devicetrack.compatibility.host_facts import Guest
 from devicetrack.compatibility.host_facts import HostFacts
 from devicetrack.compatibility.host_facts import NOTHING_DECLARED
 from devicetrack.compatibility.partners import Held
+from devicetrack.compatibility.partners import maximum
+from devicetrack.compatibility.rules import acceptance
 from devicetrack.compatibility.rules import Rules
 from devicetrack.engine import allocator
 from devicetrack.engine.demand import Demand
 from devicetrack.engine.demand import Item
 from devicetrack.engine.snapshot import Snapshot
 from devicetrack.fleet import capacity
+from devicetrack.fleet import inventory
 from devicetrack.objects.values import Record
 
 # Rows do not say what the flavor asked of its devices except their classes.
@@ -73,14 +77,26 @@ def need_of(records: Sequence[Record], guest: Guest, numa_policy: str) -> Need:
 class Destination:
     """A host that takes claims, by the picture that it pushed last.
 
+    :param text: the document of its snapshot
     :param numa_nodes: on how many NUMA nodes of the host each guest runs, any of them; 0 if devices need not be near
     """
 
-    def __init__(self, now: Snapshot, facts: HostFacts, rules: Rules, numa_nodes: int) -> None:
-        self._now, self._facts, self._rules = now, facts, rules
+    def __init__(self, text: str, facts: HostFacts, rules: Rules, numa_nodes: int) -> None:
+        self._text, self._facts, self._rules, self._numa_nodes = text, facts, rules, numa_nodes
         self._declared = {one.about: one.facts for one in facts.declarations}
-        self._places = tuple(capacity.places(now, numa_nodes))
         self._few = f'it has fewer than {numa_nodes} NUMA nodes'
+
+    @functools.cached_property
+    def _counted(self) -> Snapshot:
+        return inventory.from_text(self._text, counted=True)
+
+    @functools.cached_property
+    def _now(self) -> Snapshot:
+        return inventory.from_text(self._text)
+
+    @functools.cached_property
+    def _places(self) -> tuple[frozenset[int | None], ...]:
+        return tuple(capacity.places(self._now, self._numa_nodes))
 
     def cold(self, need: Need) -> Refusal | None:
         """Why a guest that is shut off cannot come here; None if it can."""
@@ -94,6 +110,28 @@ class Destination:
                 str(max(chosen, key=lambda one: one.wanted - one.free))))
         wanted = sum(item.amount for item in need.demand.items)
         return min(refusals, default=Refusal(wanted, True, self._few))
+
+    def takes_live(self, need: Need) -> bool:
+        """Whether a running guest can come here."""
+        running = need.running
+        if running is None or self._facts.is_silent:
+            return False
+        now = self._counted
+        pools = {one.resource_class: now.scope(one.resource_class, None) for one in running}
+        # A pool with lines has free devices of several types.
+        if self._numa_nodes or not capacity.only_numbers_count(now, need.demand) or any(
+                pool.lines for some in pools.values() for pool in some):
+            return self.live(need) is None
+        # As many devices of each pool as the guest could have.
+        free = [(name, facts) for name, some in pools.items() for pool in some
+                if (facts := self._facts_of(pool.place.kind, pool.place.parent, pool.details)) is not None
+                for _ in range(min(now.room(pool), len(running)))]
+        accepted = []
+        for one in running:
+            accepts = acceptance(one.held.facts, self._rules, one.held.seen)
+            accepted.append([number for number, (name, facts) in enumerate(free)
+                             if name == one.resource_class and accepts(facts)])
+        return len(maximum(accepted)) == len(running)
 
     def live(self, need: Need) -> str | None:
         """Why a running guest cannot come here; None if it can."""
@@ -109,8 +147,6 @@ class Destination:
             except exception.NoDevicePair as refused:
                 why = refused.reason.removeprefix(f'on host {self._facts.host}, ')
                 continue
-            if not nodes and capacity.only_numbers_count(self._now, need.demand):
-                return None
             chosen = allocator.choose(self._now, _NOBODY, partners)
             if not isinstance(chosen, list):
                 return None

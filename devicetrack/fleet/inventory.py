@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from typing import Final
 
 from devicetrack.compatibility.facts import look_at
 from devicetrack.engine.selection import Place
@@ -14,6 +15,9 @@ from devicetrack.engine.snapshot import Snapshot
 from devicetrack.engine.withholding import NO_REASON
 from devicetrack.engine.withholding import Standing
 from devicetrack.objects.values import DeviceKey
+
+# What a free device of the type of its pool has in a document, if nothing withholds it and it excludes nothing.
+_FREE: Final[list[Any]] = [None, None, [], [], False, False, False, True]
 
 
 def to_text(now: Snapshot) -> str:
@@ -58,25 +62,33 @@ def to_text(now: Snapshot) -> str:
     }, separators=(',', ':'))
 
 
-def from_text(text: str) -> Snapshot:
-    """The snapshot of a document. Its devices have the details of their pools, if they are of the same type."""
+def from_text(text: str, counted: bool = False) -> Snapshot:
+    """The snapshot of a document. Its devices have the details of their pools, if they are of the same type.
+
+    :param counted: only count the free devices of a pool that differ only in their names, as those that instances have.
+        That is twice as fast, and enough for the room of a pool, but not for a choice
+    """
     data = json.loads(text)
     pools = [Pool(Place(kind, provider, resource_class, parent, numa_node, tuple(features)), *pool)._replace(
         total=len(held) + releasing, held=len(held), releasing=releasing, counted=frozenset(map(str, held)))
              for kind, provider, resource_class, parent, numa_node, features, held, releasing, *pool in data['pools']]
+    devices: dict[DeviceKey, Device | None] = {}
+    for number, *common, identifiers, since in data['devices']:
+        pool = pools[number]
+        if counted and common == _FREE:
+            pools[number] = pool._replace(total=pool.total + len(since), free=pool.free + len(since))
+            continue
+        of_type, owner, reasons, excluding, *states = common
+        fields = (None if owner is None else Claimed(str(owner), owner), frozenset(reasons) or NO_REASON,
+                  _exclusions(excluding), *states)
+        for identifier, when in zip(identifiers, since, strict=True):
+            key = DeviceKey(pool.place.kind, identifier)
+            devices[key] = Device(key, pool.place, pool.details if of_type is None else of_type, when, 0, *fields)
     now = Snapshot(data['policy'], data['number'], sockets=dict(data['sockets']), keeping=frozenset(data['keeping']),
                    standing=Standing(parents={(kind, parent): frozenset(reasons)
                                               for kind, parent, reasons in data['closed']}),
                    made={(kind, parent): _exclusions(found) for kind, parent, found in data['made']})
     now = now.with_pools(pool.place for pool in pools)._replace(pools={pool.place: pool for pool in pools})
-    devices: dict[DeviceKey, Device | None] = {}
-    for number, of_type, owner, reasons, excluding, *states, identifiers, since in data['devices']:
-        place, details = pools[number].place, pools[number].details if of_type is None else of_type
-        claimed = None if owner is None else Claimed(str(owner), owner)
-        common = claimed, frozenset(reasons) or NO_REASON, _exclusions(excluding), *states
-        for identifier, when in zip(identifiers, since, strict=True):
-            key = DeviceKey(place.kind, identifier)
-            devices[key] = Device(key, place, details, when, 0, *common)
     return now.with_devices(devices).with_strangers(
         {address: _exclusions(found) for address, found in data['strangers']})
 

@@ -9,6 +9,7 @@ import fixtures
 
 from devicetrack import exception
 from devicetrack.fleet import capacity
+from devicetrack.fleet import inventory
 from devicetrack.tests import base
 from devicetrack.tests.unit.engine import hosts
 
@@ -18,17 +19,18 @@ class TestFitting(base.TestCase):
         short_ways = 0
         for seed in range(300):
             lots = random.Random(seed)
-            now = _a_host(lots).now
+            now = a_host(lots).now
             demand = hosts.wants(*[(name, lots.randint(1, 3)) for name in lots.sample(
                 (hosts.PMEM, hosts.VGPU, hosts.VGPU_B, hosts.VGPU), lots.randint(1, 2))])
             short_ways += capacity.only_numbers_count(now, demand)
-            found = capacity.fitting(now, demand, 0)
+            text = inventory.to_text(now)
+            found = capacity.fitting(text, demand, 0)
             with fixtures.MonkeyPatch('devicetrack.fleet.capacity.only_numbers_count', lambda *_given: False):
-                self.assertEqual(capacity.fitting(now, demand, 0), found, f'seed {seed}')
+                self.assertEqual(capacity.fitting(text, demand, 0), found, f'seed {seed}')
         self.assertTrue(50 < short_ways < 300, short_ways)
 
 
-def _a_host(lots: random.Random) -> Any:
+def a_host(lots: random.Random) -> Any:
     """A host with parents that share their room between classes or do not, and with claims and closed parents."""
     made = hosts.ledger(
         *[hosts.namespace(f'd{number}', numa_node=number % 2) for number in range(lots.randint(0, 5))],
