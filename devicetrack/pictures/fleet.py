@@ -7,6 +7,7 @@ bytes each. ``templates/fleet.js`` reads this form.
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Sequence
 import itertools
@@ -217,44 +218,44 @@ def _host(tile: Tile, group: int, uuids: bytearray, spare: bytearray) -> list[An
     found: dict[tuple[str, str | None], str] = {
         (one.device.kind, one.device.identifier): log.printable(f'{one.finding}: {one.detail}')
         for one in reversed(tile.critical)}
-    names, serials = _Column(uuids, spare), _Column(uuids, spare)
     return [
         log.printable(tile.name), group, tile.age, tile.unknown_since, log.printable(tile.release),
         log.printable(words(tile)), runs,
         ''.join(_DIGITS[one.state] for one in squares),
         # One UUID of each device has room on any page: that of its owner, or else its own, or else its serial number.
-        [names.packed(one.identifier, is_spare=one.instance_uuid is not None) for one in squares],
-        _filled(map(_Column(uuids).packed, [one.instance_uuid for one in squares])),
-        _filled([serials.packed(one.serial, is_spare=one.instance_uuid is not None or _is_uuid(one.identifier))
-                 for one in squares]),
+        _packed(squares, 'identifier', lambda one: spare if one.instance_uuid is not None else uuids, spare),
+        _filled(_packed(squares, 'instance_uuid', lambda _one: uuids, spare)),
+        _filled(_packed(squares, 'serial', lambda one: spare if one.instance_uuid is not None or _is_uuid(
+            one.identifier) else uuids, spare)),
         [[number, one.amount] for number, one in enumerate(squares) if one.amount != 1],
         [[number, log.printable(one.why)] for number, one in enumerate(squares) if one.why],
         [[number, found[one.kind, one.identifier]] for number, one in enumerate(squares)
          if (one.kind, one.identifier) in found]]
 
 
-class _Column:
-    """Packs the values of one column of a host: each only once, and UUIDs beside the others."""
+def _packed(squares: Sequence[Square], column: str, beside: Callable[[Square], bytearray],
+            spare: bytearray) -> list[int | str]:
+    """Pack the values of a column of a host: each only once, and UUIDs beside the others.
 
-    def __init__(self, uuids: bytearray, spare: bytearray | None = None) -> None:
-        self._uuids, self._spare = uuids, spare
-        self._known: dict[str, int] = {}
-
-    def packed(self, value: str | None, is_spare: bool = False) -> int | str:
-        """Return the text, the place of a UUID, or the number of an equal value before it, from 1."""
+    :param beside: returns the sequence for a UUID of a square
+    :returns: for each square the text, the place of a UUID, or the number of an equal value before it, from 1
+    """
+    found: list[int | str] = []
+    known: dict[str, int] = {}
+    for one, value in zip(squares, map(operator.attrgetter(column), squares), strict=True):
         if value is None:
-            return _NOTHING
-        known = self._known.get(value)
-        if known is not None:
-            return known
-        self._known[value] = len(self._known) + 1
-        if not _is_uuid(value):
-            return log.printable(value)
-        if is_spare and self._spare is not None:
-            self._spare += bytes.fromhex(value.replace('-', ''))
-            return _SPARE_UUID
-        self._uuids += bytes.fromhex(value.replace('-', ''))
-        return _UUID
+            found.append(_NOTHING)
+        elif value in known:
+            found.append(known[value])
+        else:
+            known[value] = len(known) + 1
+            if _is_uuid(value):
+                sequence = beside(one)
+                sequence += bytes.fromhex(value.replace('-', ''))
+                found.append(_SPARE_UUID if sequence is spare else _UUID)
+            else:
+                found.append(log.printable(value))
+    return found
 
 
 def _is_uuid(value: str | None) -> bool:
@@ -262,9 +263,8 @@ def _is_uuid(value: str | None) -> bool:
     return value is not None and len(value) == _UUID_LENGTH and vocabulary.UUID.fullmatch(value) is not None
 
 
-def _filled(values: Iterable[int | str]) -> list[int | str]:
-    found = list(values)
-    return found if any(found) else []
+def _filled(values: list[int | str]) -> list[int | str]:
+    return values if any(values) else []
 
 
 def _shown(value: Any) -> Any:
