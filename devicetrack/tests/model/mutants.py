@@ -261,7 +261,9 @@ def starts_undecided() -> Iterator[None]:
             return False
         return ended
 
-    with _in_place_of(Moves, 'settle_ended', settle_ended):
+    # The calls after realize() refuse, too.
+    with _in_place_of(Moves, 'settle_ended', settle_ended), \
+            mock.patch.object(Life, 'check_decided', lambda *_undecided: None):
         yield
 
 
