@@ -355,6 +355,17 @@ class Binding:
             raise exception.RowsMissing(instance.uuid, f'its flavor asks for {", ".join(missing)}, but nothing is '
                                         'recorded for it here: adopt its devices')
 
+    def remove_guest(self, context: Any, instance: Any) -> None:
+        """Remove the guest of a claim that ends, and its disks, if it is here. With a guest the devices stay held."""
+        with errors.left_to_the_audit(instance, 'The removal of the guest'):
+            if not self.has(instance.uuid) or not self._has_domain(instance):
+                return
+            LOG.warning('The guest of instance %s is removed: its start failed after it had begun', instance.uuid)
+            try:
+                self._driver.destroy(context, instance, instance.get_network_info())
+            except nova_driver.libvirt.libvirtError as error:
+                raise nova_exception.InternalError(f'{error}') from error
+
     def release(self, context: Any, instance: Any) -> None:
         """Give back the devices of an instance whose guest is gone. Devices that store data are wiped in background."""
         self._seen.discard(instance.uuid)

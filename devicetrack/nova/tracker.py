@@ -166,8 +166,12 @@ class ResourceTracker(resource_tracker.ResourceTracker):
     # -- ends ---------------------------------------------------------------------------------------------------------
 
     def abort_instance_claim(self, context: Any, instance: Any, nodename: str) -> None:
-        """Give devices back after a failed boot or unshelve, whose guest is gone."""
+        """Give devices back after a failed boot or unshelve.
+
+        Nova has removed the guest of the boot, and leaves that of the unshelve, which may run by then.
+        """
         host = self.driver.devicetrack
+        host.remove_guest(context, instance)
         super().abort_instance_claim(context, instance, nodename)
         host.release(context, instance)
 

@@ -63,6 +63,11 @@ class Guests(base.ServersTestBase):
         """The hypervisor of a host."""
         return self.computes[host].driver._host.get_connection()
 
+    def guests(self, host: str) -> set[str]:
+        """The instances whose guests run on a host."""
+        return {domain.UUIDString() for domain in self.fake(host).listAllDomains(
+            fakelibvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)}
+
     def definition(self, host: str, server: Any) -> Any:
         """The devices of a guest's definition, as the hypervisor has it."""
         return self.fake(host).lookupByUUIDString(server['id'])._def['devices']

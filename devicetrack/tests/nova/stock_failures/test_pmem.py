@@ -37,6 +37,28 @@ class BytesTestCase(base.PmemGuests):
         self.must(self.has_its_bytes('host1', self.server), 'they are gone after a restore')
 
 
+class UnshelveTestCase(base.PmemGuests):
+
+    def test_a_guest_whose_start_failed_late_shares_its_namespace_with_the_next(self) -> None:
+        self.flags(shelved_offload_time=0)
+        self.start('host1', 'ns_1')
+        server = self.boot('host1', self.flavor_of(1))
+        self._shelve_server(server, expected_state='SHELVED_OFFLOADED')
+        self.audit()
+
+        def fail(_args: Any) -> None:
+            raise nova_exception.HypervisorUnavailable()
+
+        self.after('_create_guest_with_network', fail)
+        # With calls in place of casts, nova-api hears of the failure.
+        self.api.post_server_action(server['id'], {'unshelve': None}, check_response_status=[202, 500])
+        self._wait_for_action_fail_completion(server, 'unshelve', 'compute_unshelve_instance')
+        self.audit()
+        other = self.boot('host1', self.flavor_of(1))
+        self.assertEqual({'ns_1'}, self.namespaces('host1', other))
+        self.must(self.guests('host1') == {other['id']}, 'both run on it')
+
+
 class EvacuationTestCase(base.PmemGuests):
 
     def test_the_host_that_comes_back_zeroes_a_namespace_of_another_guest(self) -> None:
