@@ -87,8 +87,9 @@ class Hypervisor:
         self.delete_guest(instance_uuid)
 
     def stop_guest(self, instance_uuid: str) -> None:
-        """Turn a guest off."""
-        self._machine.stop_guest(instance_uuid)
+        """Turn a guest off. It is no error if the guest is off or gone already."""
+        if instance_uuid in self._machine.domains:
+            self._machine.stop_guest(instance_uuid)
 
     def delete_guest(self, instance_uuid: str) -> None:
         """Turn a guest off and undefine it. It is no error if the guest is gone already."""

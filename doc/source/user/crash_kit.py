@@ -75,7 +75,11 @@ class Service(crash.ComputeProcess):
         return getattr(self.lifecycle, name)
 
     def start(self):
+        """The start of the process."""
         self.lifecycle.open()
+
+    def power_on(self, instance_uuid):
+        self.lifecycle.start(instance_uuid)
 
     def audit(self):
         """Two rounds of the periodic task: the first after an outage finds connections dead, and writes nothing."""

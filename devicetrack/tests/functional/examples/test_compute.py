@@ -161,7 +161,8 @@ class TestComputeService(base.TestCase):
             if state_path is not None:          # else the lock of the host would be in its way
                 conf.set_override('state_path', state_path, 'devicetrack')
                 conf.set_override('connection', f'sqlite:///{self.store.path}', 'devicetrack_database')
-            lifecycle: devicetrack.Lifecycle = names['open_host']('host-1', conf, database, connection)
+            guests = names['Guests'](connection)
+            lifecycle: devicetrack.Lifecycle = names['open_host']('host-1', conf, database, guests)
             self.addCleanup(lifecycle.close)
             return lifecycle
 

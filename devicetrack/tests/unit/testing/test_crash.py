@@ -484,25 +484,41 @@ class DocumentationTestCase(CrashTestCase):
         super().setUp()
         self.example = runpy.run_path(str(ROOT / 'doc' / 'source' / 'user' / 'crash_kit.py'))
 
-    def assert_survives(self, name, *variants):
-        report = self.explorer().explore(self.example[name](), (moments.KILL, *variants), every_point=False)
+    def assert_survives(self, operation, *variants):
+        report = self.explorer().explore(operation, (moments.KILL, *variants), every_point=False)
         self.assertEqual({}, report.failures, report.first and report.describe())
 
     def test_a_boot_and_a_delete_survive(self):
-        self.assert_survives('Boot', 'takeover')
-        self.assert_survives('Delete')
+        self.assert_survives(self.example['Boot'](), 'takeover')
+        self.assert_survives(self.example['Delete']())
 
     def test_a_revert_survives(self):
-        self.assert_survives('Revert', 'outage', 'takeover')
+        self.assert_survives(self.example['Revert'](), 'outage', 'takeover')
 
     def test_a_cold_migration_survives(self):
-        self.assert_survives('ColdMigration')
+        self.assert_survives(self.example['ColdMigration']())
+
+    def test_a_cold_migration_of_a_guest_that_is_off_survives(self):
+        instance, operation = self.example['INSTANCE'], self.example['ColdMigration']()
+        setup, finish = operation.setup, operation.finish
+
+        def turn_off(world):
+            setup(world)
+            world['a'].stop(instance)
+
+        def turn_on(world):
+            finish(world)
+            for document in operation.documents(world):
+                world[document.host].power_on(instance)
+
+        operation.setup, operation.finish = turn_off, turn_on
+        self.assert_survives(operation)
 
     def test_a_live_migration_survives(self):
-        self.assert_survives('LiveMigration', 'takeover')
+        self.assert_survives(self.example['LiveMigration'](), 'takeover')
 
     def test_an_evacuation_survives(self):
-        self.assert_survives('Evacuation')
+        self.assert_survives(self.example['Evacuation']())
 
     def test_both_hosts_of_a_live_migration_are_killed_at_each_save_and_call(self):
         [course] = self.explorer().try_out(self.example['LiveMigration'](), record=True).courses
