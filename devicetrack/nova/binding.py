@@ -13,7 +13,9 @@ from keystoneauth1 import exceptions as keystone
 import libvirt
 from nova import context as nova_context
 from nova import exception as nova_exception
+from nova import objects
 import nova.conf
+from nova.virt import driver as virt_driver
 from nova.virt.libvirt import driver as nova_driver
 import oslo_messaging
 
@@ -356,13 +358,18 @@ class Binding:
                                         'recorded for it here: adopt its devices')
 
     def remove_guest(self, context: Any, instance: Any) -> None:
-        """Remove the guest of a claim that ends, and its disks, if it is here. With a guest the devices stay held."""
+        """Remove the guest of a claim that ends, with its disks, as an offload does. With a guest the devices stay held.
+
+        Its volumes are disconnected here, before Nova ends their connections.
+        """
         with errors.left_to_the_audit(instance, 'The removal of the guest'):
             if not self.has(instance.uuid) or not self._has_domain(instance):
                 return
             LOG.warning('The guest of instance %s is removed: its start failed after it had begun', instance.uuid)
+            volumes = objects.BlockDeviceMappingList.get_by_instance_uuid(context, instance.uuid)
             try:
-                self._driver.destroy(context, instance, instance.get_network_info())
+                self._driver.destroy(context, instance, instance.get_network_info(),
+                                     virt_driver.get_block_device_info(instance, volumes))
             except nova_driver.libvirt.libvirtError as error:
                 raise nova_exception.InternalError(f'{error}') from error
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import fixtures
 from nova import context as nova_context
 from nova import exception as nova_exception
+from nova.virt.libvirt import driver
 
+from devicetrack.tests.nova import adapted
 from devicetrack.tests.nova.stock_failures import base
 
 
@@ -39,10 +42,13 @@ class BytesTestCase(base.PmemGuests):
 
 class UnshelveTestCase(base.PmemGuests):
 
-    def test_a_guest_whose_start_failed_late_shares_its_namespace_with_the_next(self) -> None:
+    def setUp(self) -> None:
+        super().setUp()
         self.flags(shelved_offload_time=0)
         self.start('host1', 'ns_1')
-        server = self.boot('host1', self.flavor_of(1))
+
+    def fail_late(self, server: Any) -> None:
+        """Unshelve an instance whose start fails when its guest already runs."""
         self._shelve_server(server, expected_state='SHELVED_OFFLOADED')
         self.audit()
 
@@ -54,9 +60,22 @@ class UnshelveTestCase(base.PmemGuests):
         self.api.post_server_action(server['id'], {'unshelve': None}, check_response_status=[202, 500])
         self._wait_for_action_fail_completion(server, 'unshelve', 'compute_unshelve_instance')
         self.audit()
+
+    def test_a_guest_whose_start_failed_late_shares_its_namespace_with_the_next(self) -> None:
+        self.fail_late(self.boot('host1', self.flavor_of(1)))
         other = self.boot('host1', self.flavor_of(1))
         self.assertEqual({'ns_1'}, self.namespaces('host1', other))
         self.must(self.guests('host1') == {other['id']}, 'both run on it')
+
+    def test_a_volume_of_a_guest_whose_start_failed_late_stays_connected(self) -> None:
+        server = self.boot('host1', self.flavor_of(1))
+        self.api.post_server_volume(server['id'], {'volumeAttachment': {'volumeId': self.cinder.IMAGE_BACKED_VOL}})
+        self._wait_for_volume_attach(server['id'], self.cinder.IMAGE_BACKED_VOL)
+        connect, disconnect = (self.useFixture(fixtures.MockPatchObject(
+            adapted.running(driver.LibvirtDriver), f'_{name}_volume')).mock for name in ('connect', 'disconnect'))
+        self.fail_late(server)
+        self.assertEqual(1, connect.call_count)
+        self.must(disconnect.call_count == 2, 'the volume is connected to no guest')      # the first by the shelving
 
 
 class EvacuationTestCase(base.PmemGuests):
