@@ -11,8 +11,8 @@ GROUP = 'devicetrack_compatibility'
 OPTIONS = [
     cfg.ListOpt('sources', default=['sysfs', 'table'], help="""
 Sources of the migration version, the features and the units of a device type: names of entry points of
-``devicetrack.compatibility.sources``. They are asked in this order, and for each of the three the first source that
-knows it counts. ``sysfs`` reads the declarations of drivers, ``table`` reads the deployment's table.
+``devicetrack.compatibility.sources``, in order. Each of the three comes from the first source that knows it. ``sysfs``
+reads the declarations of drivers, ``table`` reads the deployment's table.
 """),
     registry.PathOpt('table', help="""
 Absolute path of the deployment's table of migration versions and features: a YAML file of at most 1 MiB. Unset or
@@ -34,7 +34,7 @@ Sysfs attribute with the number of units in a device of a type, for types that a
 """),
     cfg.BoolOpt('opaque_versions', default=False, help="""
 Whether to accept a version in sysfs that does not have the form ``major.minor.patch``. Such versions are a vendor's own
-strings and are compatible only when they are equal. By default they count as unknown.
+strings and are compatible only when they are equal. By default they are treated as unknown.
 """),
 ]
 

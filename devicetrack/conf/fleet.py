@@ -12,8 +12,8 @@ OPTIONS = [
     cfg.StrOpt('connection', secret=True, help="""
 SQLAlchemy URL of the mirror: one ``postgresql+psycopg2://`` or ``mysql+pymysql://`` database with a copy of the records
 of all hosts. Hosts write it with ``devicetrack-manage fleet push``; the other ``fleet`` commands read it, and need no
-other option. Unset means that the host has no mirror. No claim ever waits for it. It is never the database of a store.
-An SQLite file is for one machine, to try it.
+other option. Unset means that the host has no mirror. Claims do not wait for it. Do not use the database of a store.
+Use an SQLite file only for a trial on one machine.
 """),
     cfg.IntOpt('interval_s', default=60, min=1, max=86400, help="""
 Seconds between two pushes of this host. Set the timer to the same interval. A host without a push for three intervals

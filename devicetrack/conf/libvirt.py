@@ -29,8 +29,8 @@ label.
 
 DEADLINES_OPTIONS: list[cfg.Opt] = [
     cfg.IntOpt('call_timeout_s', default=120, min=1, help="""
-Seconds that libvirt may take to answer a call, and the host's file systems to say what the paths of guests' disks lead
-to. After this time the result of the call is unknown: no device is freed, and the next audit checks again. libvirt
+Timeout in seconds for a call to libvirt, and for a file system of the host that resolves the paths of guests' disks.
+After this time the result of the call is unknown: no device is freed, and the next audit checks again. libvirt
 handles one device after the other, so on a busy host less than a minute may be too short. A process that runs libvirt's
 event loop also closes the connection.
 """),
@@ -120,10 +120,10 @@ above it. If the service does not run as root, its privileged daemon reads this 
 Seconds that ndctl may take to list the namespaces. After this time the namespaces are unknown until the next audit.
 """),
     registry.PathOpt('directory', default='', help="""
-Directory whose regular files stand for persistent-memory namespaces, each with the name and size of its file. When it
-is set, ndctl is not called. For development and tests on hosts without persistent memory. A file is known by its name,
-inode number and size. A file system may give the number of a deleted file to the next new file. So do not replace a
-file by another one of its name and size.
+Directory whose regular files represent persistent-memory namespaces, each with the name and size of its file. When it
+is set, ndctl is not called. For development and tests on hosts without persistent memory. A file is identified by its
+name, inode number and size. A file system may give the number of a deleted file to the next new file. So do not replace
+a file by another one of its name and size.
 """),
     cfg.IntOpt('wipe_rate_mib_s', default=0, min=0, help="""
 Maximum rate of wiping one namespace, in MiB per second: for writing zeros, for reading them back, and for reading an

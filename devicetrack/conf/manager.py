@@ -59,10 +59,10 @@ Seconds after which the manager logs that the compute service has not answered a
 continues to wait, because only the service can end its own code.
 """),
     cfg.BoolOpt('metrics', default=False, help="""
-Count what the manager does, for Prometheus: claims, refusals, commits, times, wipes, audits. It needs the extra
+Collect metrics of the manager for Prometheus: claims, refusals, commits, times, wipes, audits. It needs the extra
 ``metrics`` (prometheus_client), opens no port, and costs a claim some microseconds. After each audit the numbers are
 written to ``metrics.prom`` in ``state_path``, and ``devicetrack-manage metrics`` prints them. Only Nova's adapter reads
-this option. Any other service calls ``devicetrack.metrics.register`` instead, and the option changes nothing there.
+this option; any other service calls ``devicetrack.metrics.register`` instead.
 """),
     cfg.BoolOpt('instance_names', default=False, help="""
 Record what users call their instances (Nova's ``display_name``), so that commands and pictures show the name beside the

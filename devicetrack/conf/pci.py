@@ -39,13 +39,13 @@ alias by vendor and product matches it. It can become a trusted port only if its
 function with a ``physical_network`` is never assigned.
 """),
     cfg.MultiStrOpt('alias', default=[], deprecated_opts=[cfg.DeprecatedOpt('pci_alias', group='DEFAULT')], help="""
-A name by which flavors ask for PCI functions (``pci_passthrough:alias = NAME:COUNT``): a JSON object with ``name``, and
-with ``vendor_id`` and ``product_id``, or ``resource_class``. Repeat the option for more; of several objects with one
-name any will do. ``device_type`` (``type-PCI``, ``type-PF`` or ``type-VF``), ``numa_policy`` (``required``, ``legacy``,
-``preferred`` or ``socket``), ``traits`` and ``live_migratable`` are optional. A guest gets a function only if the
-function matches everything in the object. An object without ``device_type`` never matches a physical function that can
-have virtual ones. Objects of one name have the same ``device_type`` and ``numa_policy``. Give every compute host the
-aliases of the API.
+A name by which flavors request PCI functions (``pci_passthrough:alias = NAME:COUNT``): a JSON object with ``name``, and
+with ``vendor_id`` and ``product_id``, or ``resource_class``. Repeat the option for more; a function may match any of
+several objects with one name. ``device_type`` (``type-PCI``, ``type-PF`` or ``type-VF``), ``numa_policy``
+(``required``, ``legacy``, ``preferred`` or ``socket``), ``traits`` and ``live_migratable`` are optional. A guest gets a
+function only if the function matches everything in the object. An object without ``device_type`` never matches a
+physical function that can have virtual ones. Objects of one name have the same ``device_type`` and ``numa_policy``.
+Give every compute host the aliases of the API.
 """),
 ]
 

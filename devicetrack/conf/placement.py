@@ -1,7 +1,6 @@
 """Options of placement.
 
-The same group has keystoneauth1's options, which say how to reach it
-(:func:`devicetrack.placement.session.open_adapter`).
+The same group has keystoneauth1's options for the connection (:func:`devicetrack.placement.session.open_adapter`).
 """
 
 from __future__ import annotations
@@ -16,25 +15,26 @@ GROUP: Final = 'placement'
 ON_CONFLICT: Final = 'on_conflict_'
 
 _FAIL: Final = ('fail', 'the operation fails and changes nothing; the caller decides')
-_RETRY: Final = ('retry', 'repeat it, if what it changes is still as it was read')
+_RETRY: Final = ('retry', 'repeat it, if its part of the allocations is unchanged')
 _MERGE: Final = ('merge', 'repeat it, and keep the allocations of others')
+_REMOVE: Final = ('merge', 'repeat it, and also remove the allocations of others')
 
 
 def _on_conflict(operation: str, text: str, *choices: tuple[str, str]) -> cfg.Opt:
     return cfg.StrOpt(ON_CONFLICT + operation, default=_FAIL[0], choices=[_FAIL, _RETRY, *choices], help=f"""
-What {text} does when somebody else changed the same allocations or providers at the same time. The guide to
-conflicts says what each choice costs and what a user sees.
+What to do if somebody else changed the same allocations or providers during {text}. For the cost of each choice and
+its effect for users, refer to the guide to conflicts.
 """)
 
 
 OPTIONS: list[cfg.Opt] = [
     _on_conflict('spawn', 'the allocation for a new instance'),
     _on_conflict('move', 'the start of a resize, a cold or a live migration', _MERGE),
-    _on_conflict('confirm', 'the confirmation of a move', ('merge', 'remove whatever the migration holds by then')),
+    _on_conflict('confirm', 'the confirmation of a move', _REMOVE),
     _on_conflict('revert', 'the revert or rollback of a move', _MERGE),
-    _on_conflict('delete', 'the deletion of an instance', ('merge', 'remove whatever the instance holds by then')),
-    _on_conflict('evacuate', 'an evacuation, at its start and when it is over', _MERGE),
-    _on_conflict('change', 'a change of what an instance needs that comes from outside', _MERGE),
+    _on_conflict('delete', 'the deletion of an instance', _REMOVE),
+    _on_conflict('evacuate', 'the start or the end of an evacuation', _MERGE),
+    _on_conflict('change', 'a change for a port or an accelerator', _MERGE),
     cfg.IntOpt('allocation_attempts', default=4, min=1, max=100, help="""
 Maximum number of attempts of an operation to write allocations. A conflict or a lost answer causes another attempt.
 Each attempt reads every consumer concerned and writes once. Raise it if many writers change the same consumers.
@@ -47,11 +47,11 @@ Each attempt reads every consumer concerned and writes once. Raise it if many wr
         ('refuse', 'each device is counted at its own provider; the service does not start while guests have '
                    'allocations of the node'),
     ], help="""
-Whether devices are counted at providers of their own below the node: one for each parent of mediated devices or of
-virtual functions, and with pmem_per_numa_node one for each NUMA node of persistent memory. Such providers let a flavor
-ask for devices of one parent, and tell the scheduler which parent is full. Devices that are allocated at the node stay
-counted there until "devicetrack-manage placement heal", or a start with at_start, moves the allocations. This moves no
-guest.
+Whether placement counts devices at their own providers below the node: one for each parent of mediated devices or of
+virtual functions, and with pmem_per_numa_node one for each NUMA node of persistent memory. With such providers a flavor
+can request devices of one parent, and the scheduler knows which parent is full. Devices that are allocated at the node
+stay counted there until "devicetrack-manage placement heal", or a start with at_start, moves the allocations. No guest
+moves.
 """),
     cfg.BoolOpt('pmem_per_numa_node', default=False, help="""
 Whether persistent memory is counted for each NUMA node, at providers ``<node>_numa<N>`` with the trait
