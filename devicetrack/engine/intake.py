@@ -20,6 +20,7 @@ from devicetrack.engine.selection import Place
 from devicetrack.engine.snapshot import Claimed
 from devicetrack.engine.snapshot import Device
 from devicetrack.engine.snapshot import GONE
+from devicetrack.engine.snapshot import Pool
 from devicetrack.engine.snapshot import Snapshot
 from devicetrack.engine.snapshot import UNPROVEN
 from devicetrack.engine.withholding import NO_REASON
@@ -80,7 +81,7 @@ def read_capacities(now: Snapshot, capacities: Iterable[Capacity], resolve: Reso
     """Note how many devices parents can still make, by their own report."""
     found = {Place(one.kind, resolve(one.provider), one.resource_class, one.parent, one.numa_node): one
              for one in capacities}
-    after = now.with_pools(found)
+    after = now.with_pools(map(Pool, found))
     return after._replace(pools={place: pool if (one := found.get(place)) is None else pool._replace(
         available=one.available, details=one.details, is_creatable=True, taken_by=one.taken_by)
         for place, pool in after.pools.items()}) if found else after
@@ -209,7 +210,7 @@ def read_inventory(now: Snapshot, inventory: Inventory, resolve: Resolve, before
         if not assignable:                       # until hold has seen in its row who made it
             reasons |= {vocabulary.MADE_BY_OTHERS}
         changes[key] = device._replace(reasons=reasons) if reasons else device
-    now = now._replace(number=now.number + len(new)).with_pools(details)
+    now = now._replace(number=now.number + len(new)).with_pools(map(Pool, details))
     undescribed = [place for place in details if not now.pools[place].details]
     if undescribed:
         now = now._replace(pools={**now.pools, **{place: now.pools[place]._replace(details=details[place])

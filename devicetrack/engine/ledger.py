@@ -264,7 +264,7 @@ def hold_all(now: Snapshot, instances: Iterable[Sequence[Record]]) -> Snapshot:
 def _of_row(now: Snapshot, record: Record) -> tuple[Snapshot, Device]:
     """A device that the host does not have: it will be made (again), or it is gone."""
     place = Place(record.kind, record.provider_uuid, record.resource_class, record.parent, record.numa_node)
-    now = now.with_pools((place,))
+    now = now.with_pools((Pool(place),))
     reasons = set(now.standing.of(record.key, record.parent))
     if not record.provider_uuid:
         reasons.add(vocabulary.NO_PROVIDER)

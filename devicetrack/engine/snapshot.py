@@ -329,9 +329,9 @@ class Snapshot(NamedTuple):
             pools[place] = pools[place].changed(changes.get(place), turned.get(place, ()), tokens)
         return self._replace(pools=pools, tokens=tokens, groups=groups, **fields)
 
-    def with_pools(self, places: Iterable[Place]) -> Snapshot:
-        """Return the snapshot with pools for these places. Those that are there stay as they are."""
-        new = {place: Pool(place) for place in places if place not in self.pools}
+    def with_pools(self, some: Iterable[Pool]) -> Snapshot:
+        """Return the snapshot with these pools too. Those that are there stay as they are."""
+        new = {pool.place: pool for pool in some if pool.place not in self.pools}
         if not new:
             return self
         pools = {**self.pools, **new}
@@ -340,7 +340,7 @@ class Snapshot(NamedTuple):
         for place in ordered:
             for provider_uuid in (None, place.provider_uuid):
                 scopes.setdefault((place.resource_class, provider_uuid), []).append(place)
-        return self._replace(pools=ordered, scopes={name: tuple(some) for name, some in scopes.items()})
+        return self._replace(pools=ordered, scopes={name: tuple(found) for name, found in scopes.items()})
 
     def with_pool(self, pool: Pool) -> Snapshot:
         """Return the snapshot with another value of a pool, without a change of its devices."""

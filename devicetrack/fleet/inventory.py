@@ -69,9 +69,11 @@ def from_text(text: str, counted: bool = False) -> Snapshot:
         That is twice as fast, and enough for the room of a pool, but not for a choice
     """
     data = json.loads(text)
-    pools = [Pool(Place(kind, provider, resource_class, parent, numa_node, tuple(features)), *pool)._replace(
-        total=len(held) + releasing, held=len(held), releasing=releasing, counted=frozenset(map(str, held)))
-             for kind, provider, resource_class, parent, numa_node, features, held, releasing, *pool in data['pools']]
+    pools = [Pool(Place(kind, provider, resource_class, parent, numa_node, tuple(features)), details, is_creatable,
+                  available, taken_by, total=len(held) + releasing, held=len(held), releasing=releasing,
+                  counted=frozenset(map(str, held)))
+             for kind, provider, resource_class, parent, numa_node, features, held, releasing, details, is_creatable,
+             available, taken_by in data['pools']]
     devices: dict[DeviceKey, Device | None] = {}
     for number, *common, identifiers, since in data['devices']:
         pool = pools[number]
@@ -88,8 +90,7 @@ def from_text(text: str, counted: bool = False) -> Snapshot:
                    standing=Standing(parents={(kind, parent): frozenset(reasons)
                                               for kind, parent, reasons in data['closed']}),
                    made={(kind, parent): _exclusions(found) for kind, parent, found in data['made']})
-    now = now.with_pools(pool.place for pool in pools)._replace(pools={pool.place: pool for pool in pools})
-    return now.with_devices(devices).with_strangers(
+    return now.with_pools(pools).with_devices(devices).with_strangers(
         {address: _exclusions(found) for address, found in data['strangers']})
 
 

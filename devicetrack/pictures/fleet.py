@@ -146,7 +146,7 @@ def of(tiles: Iterable[Tile], link: str | None = None) -> FleetPicture:
 
     :param link: the address of a host's own page, in which ``{host}`` stands for the host's name; None for no link
     """
-    packed = zlib.compressobj(9)
+    packed = zlib.compressobj()
     uuids, spare = bytearray(), bytearray()
     text = [packed.compress(_line({'states': ALL_STATES, 'link': link}))]
     groups: list[Group] = []
