@@ -358,9 +358,9 @@ class Binding:
                                         'recorded for it here: adopt its devices')
 
     def remove_guest(self, context: Any, instance: Any) -> None:
-        """Remove the guest of a claim that ends, with its disks, as an offload does. With a guest the devices stay held.
+        """Remove the guest of a claim that ends, with its disks, as an offload does.
 
-        Its volumes are disconnected here, before Nova ends their connections.
+        With a guest the devices stay held. Its volumes are disconnected before Nova ends their connections.
         """
         with errors.left_to_the_audit(instance, 'The removal of the guest'):
             if not self.has(instance.uuid) or not self._has_domain(instance):
