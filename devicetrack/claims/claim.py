@@ -61,12 +61,13 @@ class Claim:
     """Devices that are held and recorded for an instance.
 
     A claim holds its devices from the call on, so it needs no ``with``. If an exception leaves a ``with`` block, the
-    claim gives back the devices that it took, and the exception goes on. But if ``started`` failed in the block while
-    the guest runs, the guest keeps its devices, and the audit records that it runs. ``migration`` is the migration of a
-    claim for a move, else None. ``skipped`` lists the UUIDs of other hosts' providers that the allocations also named,
-    with resource classes of this library. ``instance`` is the caller's object. ``fields`` has the values that the claim
-    set on the instance, or would have set: see :class:`.InstanceFields`. ``claim_id`` is in the rows of the devices. In
-    a forked child of the manager's process, a ``with`` block gives nothing back: the claim belongs to the parent.
+    claim releases the devices that it took, and the exception passes through. But if ``started`` failed in the block
+    while the guest runs, the guest keeps its devices, and the audit records that it runs. ``migration`` is the
+    migration of a claim for a move, else None. ``skipped`` lists the UUIDs of other hosts' providers in the
+    allocations, with resource classes of this library. ``instance`` is the caller's object. ``fields`` has the values
+    that the claim set on the instance, or would have set: see :class:`.InstanceFields`. ``claim_id`` is in the rows of
+    the devices. In a forked child of the manager's process, a ``with`` block releases nothing: the claim belongs to the
+    parent.
     """
 
     __slots__ = ('resources', 'fields', 'claim_id', 'migration', 'skipped', 'instance', '_failed', '_over', '_request',

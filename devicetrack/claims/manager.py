@@ -294,30 +294,28 @@ class ClaimManager:
                        allocations: Mapping[str, Any] | DeviceRequest | None) -> Claim:
         """Hold devices for an instance and record them at once. Blocks for one commit, without holding the lock.
 
-        Sets ``instance.resources``; the caller saves the instance. If setting it raises an error, the claim gives its
-        devices back.
+        Sets ``instance.resources``; save the instance. If setting it raises an error, the claim releases its devices.
 
         :param instance: the claim reads ``uuid``, ``flavor.extra_specs`` if there is a flavor, and the NUMA policy in
             ``image_meta.properties`` if there is an image
         :param allocations: placement's ``{provider UUID: {'resources': {CLASS: amount}}}``, or a
-            :class:`~devicetrack.objects.DeviceRequest`; None and {} claim nothing, for a flavor that asks for nothing.
-            The claim skips classes that cannot count devices of this library, and providers of other hosts; its
-            ``skipped`` lists those providers. A claim
-            for nothing tells this host that the guest misses none of the instance's devices that are being released;
-            like every claim for a move, it waits while another call gives back devices of the instance
-        :raises NoFit: no free device matches a part of the request; the error says why, and nothing is held
-        :raises exception.UnknownProvider: the allocations name providers that this host does not know, and those at
-            this host may be incomplete: there is less of a class than the flavor needs; or the flavor names no need,
-            and there is less than at the unknown providers, or this host does not know all of its own providers.
-            Nothing is held
+            :class:`~devicetrack.objects.DeviceRequest`; None and {} claim no device, for a flavor without devices. The
+            claim skips classes that cannot count devices of this library, and providers of other hosts; its ``skipped``
+            lists those providers. After an empty claim the guest may start without the instance's devices that are
+            being released; like every claim for a move, it waits while another call releases devices of the instance
+        :raises NoFit: no free device matches a part of the request; the error has the reasons, and nothing is held
+        :raises exception.UnknownProvider: the allocations have providers that this host does not know, and those at
+            this host may be incomplete: there is less of a class than the flavor needs; or the flavor does not specify
+            a need, and there is less than at the unknown providers, or this host does not know all of its own
+            providers. Nothing is held
         :raises BadRequest: the request has no meaning on this host; nothing is held
-        :raises InstanceHasClaim: the instance holds devices already; they stay as they are. Before that, the call ended
+        :raises InstanceHasClaim: the instance holds devices already, which stay unchanged. Before that, the call ended
             moves of the instance that are over, as the next audit would
         :raises NodeUnavailable: the node does not belong to this host, or its store is older than its guests
         :raises NothingWritten: the store refused, perhaps to undo an earlier claim of the instance that failed; this
             call holds nothing
-        :raises HypervisorUnreachable, UsersUnknown: an earlier claim of the instance failed, and nobody knows whether a
-            guest runs on its devices; this call holds nothing
+        :raises HypervisorUnreachable, UsersUnknown: an earlier claim of the instance failed, and a guest may run on its
+            devices; this call holds nothing
         :raises OutcomeUnknown: the commit may have happened; the devices stay held until the store answers
         """
         host = self._open_for(nodename, instance)
@@ -378,17 +376,17 @@ class ClaimManager:
         """Make the instance's devices ready for its guest. Slow; call it outside the service's own locks.
 
         Idempotent: call it before every start of the guest. It records new details, such as an IOMMU group or the path
-        of this boot. If the service says that a move is over and nobody has told this host, the call ends the move
-        first. It also undoes claims of the instance that failed and could not be undone before. If a device that no
-        guest has had cannot be made ready for a cause of its own, the call takes another one in its place, a few times
-        at most, and withholds the first one for a while, or what its parent could make.
+        of this boot. If a move is over in the service and not yet on this host, the call ends the move first. It also
+        undoes earlier failed claims of the instance. If a device that no guest has had cannot be made ready for a cause
+        of its own, the call takes another one instead, a few times at most, and withholds the first one for a while, or
+        further devices of its parent.
 
-        While the instance moves to other devices of this host, the guest has those from before until the service calls
-        the migration ``post-migrating``; none if it had none. This call, :meth:`guest_config`, :meth:`kept_definition`
-        and :meth:`started` go by that.
+        While the instance moves to other devices of this host, the guest keeps its former devices (or none) until the
+        migration is ``post-migrating`` in the service. This call, :meth:`guest_config`, :meth:`kept_definition` and
+        :meth:`started` use these.
 
         :param new_definition: the guest does not start from the definition that the hypervisor has now: the service
-            makes a new one with :meth:`guest_config`, or has kept one. Then the call leaves that definition as it is.
+            makes a new one with :meth:`guest_config`, or has kept one. Then the call does not change that definition.
             Otherwise, after a boot of the host, it writes the paths of this boot into it
         :raises InvalidDocument: without ``new_definition``, after a boot: the hypervisor's definition does not say
             which device each of its paths meant, for example because this library did not write it. The guest can
@@ -396,16 +394,16 @@ class ClaimManager:
         :raises InstanceNotClaimed: all devices that the instance has here are being released. It was released; or
             its claim failed; or it left them in a move to another host, and nothing was claimed for it here since
         :raises RowsMissing: the store is older than the instance's guest, and does not know all devices of the guest
-        :raises MigrationUndecided: the instance moves on this host, and the service does not say whether the move goes
-            on or has failed, or the guest's definition cannot be read. Or the guest was started again on its old
-            devices, and the service does not say that the move has failed. The calls that follow also raise it if the
-            service has begun to undo the move since: repeat this one
+        :raises MigrationUndecided: the instance moves on this host, and it is unknown whether the move continues or has
+            failed, or the guest's definition cannot be read. Or the guest was started again on its old devices, and the
+            move has not failed in the service. The calls that follow also raise it if the service has begun to undo the
+            move since: repeat this one
         :raises StoreError: no answer; a move that is over, or a claim that failed, may not have ended here
-        :raises NoFit: a device could not be made ready, and there is no other; the error names each that failed
+        :raises NoFit: a device could not be made ready, and there is no other; the error has each that failed
         :raises DeviceError, ParentFull: a device could not be made ready. As after NoFit, all of them stay held and
             recorded, except one that stores data and that others use or have written to
         :raises HypervisorUnreachable: no answer; devices may be half made, and the next call continues
-        :raises UsersUnknown: a claim of the instance failed, and nobody can read whether a guest runs on its devices
+        :raises UsersUnknown: a claim of the instance failed, and it is unknown whether a guest runs on its devices
         """
         host, uuid = self._hearing(self._started_for(instance)), instance.uuid
         with host.wipes.releasing(uuid, wait=False):
@@ -459,18 +457,18 @@ class ClaimManager:
         For a service that starts a guest from it, or has the hypervisor do so. Call it after :meth:`realize`, instead
         of :meth:`guest_config`. The definition may hold secrets of the guest: never log it.
 
-        :returns: the definition, which names all devices of the instance in the same places, no other device that this
-            host tracks, and this library's record of them. One of this boot, or one that does not say of which boot it
-            is, is returned unchanged
-        :raises InvalidDocument: the definition cannot be read; or it is of another boot, and does not say which element
-            was which device, or names other devices that the instance does not have
-        :raises DefinitionRefused: a device of the instance is missing, or the definition names another device that this
-            host tracks; ``reason`` says which
+        :returns: the definition with all devices of the instance in the same places, no other device that this host
+            tracks, and this library's record of them. A definition of this boot, or of an unknown boot, is returned
+            unchanged
+        :raises InvalidDocument: the definition cannot be read; or it is of another boot, and its record does not
+            explain every device, or it contains devices that the instance does not have
+        :raises DefinitionRefused: a device of the instance is missing, or the definition contains another device that
+            this host tracks, as in ``reason``
         :raises DeviceGone: a device is not there, or the host has another device of its name
         :raises InstanceNotClaimed: as :meth:`guest_config`
         :raises RowsMissing, MigrationUndecided: as :meth:`realize`
-        :raises DriverError, HypervisorUnreachable, StoreError: it is unknown which devices the definition names, or who
-            has them
+        :raises DriverError, HypervisorUnreachable, StoreError: the devices of the definition, or their owners, are
+            unknown
         """
         host = self._owner_for(instance)
         arguments.check_text('definition', definition)
@@ -482,11 +480,12 @@ class ClaimManager:
         return kept
 
     def started(self, context: Any, instance: Any) -> InstanceResources:
-        """Record that the guest runs on its devices. If nobody calls this, the audit records it.
+        """Record that the guest runs on its devices. Without this call, the audit records it.
 
         Sets ``instance.resources`` and returns it. If the instance moved here, the new devices are its current ones
-        from now on. Devices that it left on this host stay its own until somebody confirms the move. Those that are
-        being released and that the definition before this start still had go back now, and are wiped in the background.
+        from now on. Devices that it left on this host stay its own until the move is confirmed. If devices that are
+        being released were still in the definition before this start, the release continues now, with wipes in the
+        background.
 
         :raises InvalidTransition: its devices are being released
         :raises MigrationUndecided: as :meth:`realize`; an audit records the start
@@ -513,17 +512,16 @@ class ClaimManager:
 
     @of_request
     def adopt(self, context: Any, instance: Any, devices: Iterable[DeviceKey]) -> InstanceResources:
-        """Record devices that the service says the instance's guest has already. Idempotent, all or nothing.
+        """Record devices that the instance's guest has already. Idempotent, all or nothing.
 
-        For a host that ran guests before it used this library: the devices of these guests have no rows, and no claim
-        gets them. From this call on the instance owns the devices, as if it had claimed them and started. The call
+        For a host that ran guests before it used this library: the devices of these guests have no rows and are
+        withheld. From this call on the instance owns the devices, as if it had claimed them and started. The call
         touches no guest. Sets ``instance.resources``.
 
-        :param devices: kind and identifier of each, in the order in which the guest's request names them
+        :param devices: kind and identifier of each, in the order of the guest's request
         :returns: all devices that the instance has here now
-        :raises NotAdopted: the host has no such healthy device, another instance has it, another domain names it, it
-            is being wiped, the service's own view says that the instance is not here, or one of these cannot be told;
-            ``reason`` says which
+        :raises NotAdopted: the host has no such healthy device, another instance has it, another domain uses it, it is
+            being wiped, the instance is not here in the service, or one of these is unknown; see ``reason``
         :raises RowsMissing: as :meth:`realize`
         :raises DriverError, HypervisorUnreachable, StoreError: no answer; nothing was recorded. Devices that may
             have lost their proof are withheld
@@ -539,7 +537,7 @@ class ClaimManager:
 
     @of_request
     def rebooted(self, context: Any, instance: Any) -> None:
-        """Record that a guest rebooted, or may have, without being started anew.
+        """Record that a guest rebooted, or may have, without a new start.
 
         A guest examines its devices when it boots. From then on it may rely on features of this host's driver that its
         earlier host lacks, so it cannot go back there while it runs. Call it for every reboot that the service makes or
@@ -556,18 +554,18 @@ class ClaimManager:
     @metered(metering.RELEASE)
     @of_request
     def release(self, context: Any, instance: Any, wait: bool = True) -> Fields:
-        """Give back all devices of the instance on this host, old and new ones during a move. Idempotent.
+        """Release all devices of the instance on this host, old and new ones during a move. Idempotent.
 
-        Sets ``instance.resources`` to None, also if devices cannot go back yet: they are not the instance's any more.
-        Call it after the guest is gone. Blocks while devices are removed or wiped;
-        wiping persistent memory takes as long as writing all of it.
+        Sets ``instance.resources`` to None, also if devices cannot be released yet: they are not the instance's any
+        more. Call it after the guest is gone. Blocks while devices are removed or wiped; wiping persistent memory takes
+        as long as writing all of it.
 
         :param wait: False wipes devices in the background, and they stay held until then. :meth:`wipes` returns the
             progress, and audits report wipes that fail
         :returns: the fields that it set on the instance
-        :raises DeviceInUse: a domain still names a device; the other devices were given back. Without ``wait``, only
-            for devices that need no wipe
-        :raises DriverError, StoreError: not all devices were given back; the audit continues
+        :raises DeviceInUse: a domain still uses a device; the other devices were released. Without ``wait``, only for
+            devices that need no wipe
+        :raises DriverError, StoreError: not all devices were released; the audit continues
         """
         host, fields = self._started_for(instance), Fields(resources=None)
         with host.wipes.releasing(instance.uuid, wait):
@@ -622,8 +620,8 @@ class ClaimManager:
             functions
         :param pci_requests: the requests for these functions, as ``instance.pci_requests`` has those for the old
             functions
-        :returns: a claim. If an error leaves its block, it gives back the devices that it took, and makes the old
-            devices current again
+        :returns: a claim. If an error leaves its block, it releases the devices that it took, and makes the old devices
+            current again
         :raises NoFit, BadRequest, NodeUnavailable, NothingWritten, OutcomeUnknown: as :meth:`instance_claim`
         :raises InstanceHasStaleRows: an earlier move of the instance has not ended here; nothing was claimed. Before
             that, the call did the work of the next audit for this instance
@@ -689,10 +687,10 @@ class ClaimManager:
     def rebuild_claim(self, context: Any, instance: Any, nodename: str,
                       allocations: Mapping[str, Any] | DeviceRequest | None, migration: Any = None,
                       *, numa_topology: Any = None, pci_devices: Any = None, pci_requests: Any = None) -> Claim:
-        """Claim for an instance that is evacuated to this host. Its allocations usually name both hosts.
+        """Claim for an instance that is evacuated to this host. Its allocations are usually at both hosts.
 
         A rebuild in place (no migration, and the instance is on this host) takes no devices. The claim has the devices
-        of the instance, and an abort of the claim gives none of them back.
+        of the instance, and an abort of the claim releases none of them.
 
         :raises Exception: as :meth:`resize_claim`
         """
@@ -705,18 +703,18 @@ class ClaimManager:
 
     @of_request
     def drop_move_claim_at_source(self, context: Any, instance: Any, migration: Any, wait: bool = True) -> Fields:
-        """Confirm a move: give back the devices that the instance left on this host. Idempotent.
+        """Confirm a move: release the devices that the instance left on this host. Idempotent.
 
-        If the instance moved on one host, one transaction starts to give back the old devices and takes the new ones
-        out of the move. Call it after the guest that ran on the old devices is gone, or runs on the new ones. If no
-        call here has named the migration before, and the service does not answer where the instance is, the call gives
-        nothing back, and an audit does if the service reports migrations. Sets ``instance.migration_context`` to None,
-        unless that is the context of another migration.
+        If the instance moved on one host, one transaction starts the release of the old devices and takes the new ones
+        out of the move. Call it after the guest that ran on the old devices is gone, or runs on the new ones. If this
+        is the first call with the migration here, and the service does not answer where the instance is, the call
+        releases no device, and an audit does if the service reports migrations. Sets ``instance.migration_context`` to
+        None, unless that is the context of another migration.
 
         :param wait: as :meth:`release`; False returns after the transaction
         :returns: the fields that it set on the instance
-        :raises BadRequest: the service says that the migration was undone, or ended in an error; or the guest was
-            started again on the devices that it would leave. Nothing was changed
+        :raises BadRequest: the migration was undone in the service, or ended in an error; or the guest was started
+            again on the devices that it would leave. Nothing was changed
         :raises DepartureUnknown: the service does not answer, and reports no migrations; nothing was changed
         :raises DriverError, StoreError: as :meth:`release`
         """
@@ -724,17 +722,17 @@ class ClaimManager:
 
     @of_request
     def drop_move_claim_at_dest(self, context: Any, instance: Any, migration: Any, wait: bool = True) -> Fields:
-        """Revert or roll back a move: give back the devices that it claimed on this host. Idempotent.
+        """Revert or roll back a move: release the devices that it claimed on this host. Idempotent.
 
-        If the instance moved on one host, one transaction starts to give back the new devices and makes the old ones
+        If the instance moved on one host, one transaction starts the release of the new devices and makes the old ones
         current again, with their contents untouched. Sets ``instance.resources`` to its old value if that is known, and
         ``instance.migration_context`` to None, unless that is the context of another migration.
 
         :param wait: as :meth:`drop_move_claim_at_source`
         :returns: the fields that it set on the instance
-        :raises BadRequest: the service says that the migration is done; nothing was changed
-        :raises DeviceInUse: the guest's definition still names the new devices; an audit gives them back after the
-            guest is defined anew. Without ``wait``, only for devices that need no wipe
+        :raises BadRequest: the migration is done in the service; nothing was changed
+        :raises DeviceInUse: the guest's definition still contains the new devices; an audit releases them after the
+            guest is defined again. Without ``wait``, only for devices that need no wipe
         :raises DriverError, StoreError: as :meth:`release`
         """
         return self._started_for(instance, migration).moves.drop_at_destination(instance, migration.uuid, wait)
@@ -744,16 +742,15 @@ class ClaimManager:
                         wait: bool = True) -> Fields:
         """End a move for a caller without the migration: the prefix ``new_`` reverts it here, ``old_`` confirms it.
 
-        The call ends the migration of ``instance.migration_context``. Without a context it ends the only one that the
-        instance's rows name here, if the service says that this one ends so: it is done for ``old_``, undone or
-        ``reverting`` for ``new_``. The call may be late, and the rows may be those of the instance's next move. If the
-        rows name several, the call does nothing.
+        The call ends the migration of ``instance.migration_context``. Without a context it ends the only one in the
+        instance's rows here. Because these may be of the instance's next move, that one must be done in the service for
+        ``old_``, or undone or ``reverting`` for ``new_``. If the rows have several migrations, the call does nothing.
 
         :param wait: as :meth:`drop_move_claim_at_source`
         :returns: the fields that it set on the instance
         :raises NodeUnavailable: the node does not belong to this host
-        :raises BadRequest: there is no context, and the service does not say that the only migration ends so; nothing
-            was changed
+        :raises BadRequest: there is no context, and the only migration does not end so in the service; nothing was
+            changed
         :raises Exception: as :meth:`drop_move_claim_at_dest` or :meth:`drop_move_claim_at_source`
         """
         host = self._started_for(instance)
@@ -767,7 +764,7 @@ class ClaimManager:
         Sets ``instance.resources``, and ``instance.migration_context`` to None, unless that is the context of another
         migration.
 
-        :param migration: None means the one that ``instance.migration_context`` names; without a context, none
+        :param migration: None means that of ``instance.migration_context``; without a context, none
         :returns: the fields that it set on the instance
         """
         host = self._started_for(instance)
@@ -776,7 +773,7 @@ class ClaimManager:
 
     @of_request
     def update_usage(self, context: Any, instance: Any, nodename: str) -> None:
-        """Mark the instance's devices as old if its migration context names a migration away from this host."""
+        """Mark the instance's devices as old if its migration context has a migration away from this host."""
         host = self._started_for(instance)
         host.gate.check_name(nodename)
         host.moves.update_usage(instance)
@@ -801,8 +798,8 @@ class ClaimManager:
                               definition: str | None = None) -> MigrationDefinitions:
         """At the source of a live migration: return the guest's live and persistent definitions for the destination.
 
-        They name the partner in place of each device, in the same order; nothing else changes. The devices of this host
-        are old from now on, until the move is over or undone.
+        They contain the partner of each device, in the same order; nothing else changes. The devices of this host are
+        old from now on, until the move is over or undone.
 
         :param post_copy: whether the migration may be switched to post-copy
         :param definition: the guest's live definition, if the service has already changed other parts of it for the
@@ -810,7 +807,7 @@ class ClaimManager:
         :raises LiveMigrationUnsupported: no running guest with such a device leaves this host; nothing was changed
         :raises PostCopyRefused: a guest with devices cannot use post-copy; nothing was changed
         :raises NoDevicePair: the guest rebooted since the check, and may have seen a newer version; nothing was changed
-        :raises BadRequest: the service says that the migration is over; nothing was changed
+        :raises BadRequest: the migration is over in the service; nothing was changed
         :raises MigrationSuperseded: the service knows a newer migration of the instance; nothing was changed
         :raises DomainGone: no domain of the instance runs here
         :raises InvalidDocument: a device in its definition has no partner in the map, or cannot be read
@@ -834,10 +831,10 @@ class ClaimManager:
         return host.audit()
 
     def look_after(self, devices: DeviceService) -> None:
-        """Clean the devices that the service hands out itself and that wait for it. Quick: threads do that.
+        """Clean the devices that the service itself assigns and that wait for it. Quick: threads do that.
 
-        They ask ``devices`` which devices these are, and also note which device the service gives to its next guest.
-        So call this after every audit. The findings of audits say which devices are not cleaned, and why.
+        They ask ``devices`` which devices these are, and also note which device the service gives to its next guest. So
+        call this after every audit. The findings of audits list the devices that are not cleaned, with the reasons.
         """
         self._started().service_cleaning.look(devices)
 
@@ -845,7 +842,7 @@ class ClaimManager:
         """Note that the service gave some of the devices of :meth:`look_after` to a guest. Blocks for a file.
 
         Call it before the guest starts. If it is not called or fails, the next audit notes that, if the guest still has
-        the device then. Without such a note nobody cleans a device, because somebody else may have reserved it.
+        the device then. A device without such a note is not cleaned, because somebody else may have reserved it.
 
         :raises DriverError: the file cannot be written
         """
@@ -861,8 +858,8 @@ class ClaimManager:
         """Return the devices of one instance, or of all instances, on this host. Reads memory, without I/O.
 
         For one instance these are its resources, to set and save as ``instance.resources``. They come in the order of
-        the request, in every role and state, also those that are being released. Each names the provider and class that
-        count its device now, even if its claim knew others.
+        the request, in every role and state, also those that are being released. Each has the provider and class that
+        count its device now, even if its claim had others.
 
         Memory has the rows that the store has confirmed to this process, which alone writes them, and the rows of
         commits that have no answer yet. It forgets a row just before the row is deleted.
@@ -878,14 +875,14 @@ class ClaimManager:
     def usage(self) -> Usage:
         """Read which guests use which devices. Blocks until the hypervisor has answered.
 
-        A device that this host assigned and that the answer names is among the :meth:`assignments` of a later call.
+        If this host assigned a device in the answer, a later call of :meth:`assignments` has it.
 
         :raises HypervisorUnreachable: no answer
         """
         return self._started().views.usage()
 
     def state(self) -> HostState:
-        """Say what the manager knows of its host: devices by state, findings of the last audit, classes and aliases.
+        """Return the state of the host: devices by state, findings of the last audit, classes and aliases.
 
         Reads memory, without I/O.
         """
@@ -909,9 +906,9 @@ class ClaimManager:
         """List the resource providers of this host, with total and reserved amounts.
 
         The totals count the devices that exist and those that can still be made; the reserved amounts count those that
-        nobody may have. The list leaves out a provider whose parent device is gone, and one that the resolver does not
-        know yet. It is empty until the resolver knows the node's provider. ``complete`` of :meth:`state` says
-        whether the whole host could be read.
+        are withheld. The list leaves out a provider whose parent device is gone, and one that the resolver does not
+        know yet. It is empty until the resolver knows the node's provider. ``complete`` of :meth:`state` says whether
+        the whole host could be read.
 
         Reads memory, without I/O. After an interrupt, the call first starts the host anew, and so reads it.
 
@@ -925,7 +922,7 @@ class ClaimManager:
         """The store of this manager, for data that a service keeps about this host.
 
         Once another manager of this host has started, the store refuses every write with ``HostTakenOver``, as it
-        refuses the manager's own. After an interrupt it goes on, and is the same object. After :meth:`close` and
+        refuses the manager's own. After an interrupt it stays the same object. After :meth:`close` and
         :meth:`init_host` there is another store.
         """
         return self._ready().service_store

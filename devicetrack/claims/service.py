@@ -34,13 +34,12 @@ _Read = TypeVar('_Read')
 class ComputeService(Protocol):
     """The service's view of its instances and migrations, handed to the manager.
 
-    An answer of None, an exception or a state that is not listed means unknown, and the manager gives nothing back
-    because of it. An answer with an entry that cannot be read (no UUID, a state that is no text) is unknown as a whole,
-    because an instance that is left out is one that the service does not know. A UUID may be a string or a
-    ``uuid.UUID``. Every method is optional: the answer of a missing one is unknown, and ``doc/source/user/moves.rst``
-    says what happens without each. The manager asks during a start, an audit, ``realize``, ``started`` and the calls of
-    a move, and never under its lock. A call asks about an instance or a migration once, and goes by that answer to its
-    end, even if the service could say something else meanwhile.
+    An answer of None, an exception or a state that is not listed means unknown, and the manager releases no device
+    because of it. An answer with an entry that cannot be read (no UUID, a state that is not a text) is unknown as a
+    whole, because the service does not know an instance that it leaves out. A UUID may be a string or a ``uuid.UUID``.
+    Every method is optional: the answer of a missing one is unknown, and ``doc/source/user/moves.rst`` describes what
+    happens without each. The manager asks during a start, an audit, ``realize``, ``started`` and the calls of a move,
+    and never under its lock. A call asks about an instance or a migration once, and uses that answer to its end.
     """
 
     def instances(self, uuids: Set[str]) -> Mapping[str, str] | None:
@@ -56,7 +55,7 @@ class ComputeService(Protocol):
 
 
 class HandingService(ComputeService, Protocol):
-    """A service that hands out some devices itself, at which this library only looks."""
+    """A service that itself assigns some devices, which this library only observes."""
 
     def holdings(self) -> Collection[Holding] | None:
         """Return these devices, by the service's own record. None if the service cannot tell now.
@@ -72,23 +71,22 @@ class MovingService(ComputeService, Protocol):
     def migrations(self, uuids: Sequence[str]) -> Mapping[str, Any] | None:
         """Return the states of migrations.
 
-        :param uuids: the migrations that rows of this host name
-        :returns: by UUID, the migrations among these that the service knows, and every other one that takes an instance
+        :param uuids: the migrations in the rows of this host
+        :returns: by UUID, the migrations among these that the service knows, and every other one that moves an instance
             away from this host and is not long over: the source of a live migration may not hear of its end in any
             other way. The manager reads ``uuid``, ``id`` (greater is newer), ``status``, ``instance_uuid``,
             ``source_compute``, ``source_node``, ``dest_compute``, ``dest_node``.
             :data:`devicetrack.engine.migrations.STATUSES` lists the meaning of each status, and
             ``doc/source/user/moves.rst`` its effect on rows. A guest that moves on this host gets its new devices from
-            ``post-migrating`` on. None if the service cannot tell now. Save a migration
-            before its claim: if audits find neither it nor its instance, the claim goes back.
+            ``post-migrating`` on. None if the service cannot tell now. Save a migration before its claim: if audits
+            find neither it nor its instance, they release the claim.
         """
 
     def evacuated_from_here(self) -> Collection[str] | None:
         """Return the instances that were evacuated from this host and may have left a guest on it.
 
-        The manager destroys and undefines their guests here and gives back their devices, unless anything shows that
-        they came back since. Leave out an instance that came back, even if it is elsewhere again. None if the service
-        cannot tell now.
+        The manager destroys and undefines their guests here and releases their devices, unless they may have come back
+        since. Leave out an instance that came back, even if it is elsewhere again. None if the service cannot tell now.
         """
 
     def create_migration(self, context: Any, instance: Any, nodename: str, move_type: str) -> Any:
