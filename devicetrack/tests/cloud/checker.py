@@ -240,8 +240,10 @@ def read(cloud: Any) -> Views:
 
 def _instance(found: Mapping[str, Any]) -> Instance:
     task = found['OS-EXT-STS:task_state']
+    # An instance that is shelved has no devices, on no host.
+    wants = [] if found['status'] == 'SHELVED_OFFLOADED' else _wants(found['flavor']['extra_specs'])
     return Instance(found['OS-EXT-SRV-ATTR:host'], f'{found["status"]} ({task})' if task else found['status'],
-                    tuple(_wants(found['flavor']['extra_specs'])))
+                    tuple(wants))
 
 
 def _wants(specs: Mapping[str, str]) -> list[str]:

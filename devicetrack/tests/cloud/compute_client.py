@@ -152,7 +152,8 @@ class Client:
         return str(made['server']['id'])
 
     def instances(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.ask('GET', '/servers/detail?all_tenants=1')['servers']
+        """All that are not gone: those that a user can restore too."""
+        found: list[dict[str, Any]] = self.ask('GET', '/servers/detail?all_tenants=1&soft_deleted=1')['servers']
         return found
 
     def instance(self, uuid: str) -> dict[str, Any]:
@@ -163,6 +164,11 @@ class Client:
         self.ask('POST', f'/servers/{uuid}/action', {action: arguments})
 
     def delete(self, uuid: str) -> None:
+        """Delete an instance for good."""
+        self.act(uuid, 'forceDelete')
+
+    def soft_delete(self, uuid: str) -> None:
+        """Delete an instance so that it can be restored for some time."""
         self.ask('DELETE', f'/servers/{uuid}')
 
     def exists(self, uuid: str) -> bool:

@@ -25,6 +25,9 @@ LOG: Final = '/var/log/nova/nova-compute.log'
 AUDITED: Final = 'Compute_service record updated for'
 PID_FILE: Final = '/run/nova-compute.pid'
 INSTANCES: Final = '/var/lib/nova/instances'
+# libvirt starts the next guest while there is the one, and does not return from that while there is the other.
+HOLD: Final = '/run/hold-the-next-start'
+HELD: Final = '/run/held-start'
 
 # Two namespaces of each size, on different NVDIMMs.
 NAMESPACES: Final = {'SMALL': ('pmem0', 'pmem3'), 'LARGE': ('pmem1', 'pmem4')}
@@ -64,6 +67,17 @@ done
 install -d /etc/nova {INSTANCES} {pathlib.PurePath(LOG).parent}
 # sudo looks for programs where a distribution puts them.
 ln -s {images.VENV}/bin/privsep-helper /usr/local/bin/
+# libvirt calls it when the processors of a guest run, and looks for it when it starts itself.
+install -d /etc/libvirt/hooks
+cat >/etc/libvirt/hooks/qemu <<'HOOK'
+#!/bin/sh
+if [ "$2" = started ] && [ -e {HOLD} ]; then
+    mv {HOLD} {HELD}
+    while [ -e {HELD} ]; do sleep 0.2; done
+fi
+HOOK
+chmod +x /etc/libvirt/hooks/qemu
+systemctl restart libvirtd
 systemctl start ssh
 """
 
@@ -133,11 +147,26 @@ class Host:
             imported=False)
 
     def kill_service(self) -> None:
-        """``kill -9`` of the service itself: what it started may go on."""
+        """``kill -9`` of the service itself: what it started may go on, and so does a start that was held."""
         assert self._service is not None
-        self.machine.run(['sh', '-c', f'kill -9 $(cat {PID_FILE})'])
+        self.machine.run(['sh', '-c', f'kill -9 $(cat {PID_FILE}) && rm -f {HELD}'])
         self._service.wait(PROGRAM_S)
         self._service = None
+
+    def hold_next_start(self) -> None:
+        """Let libvirt not return from its next start of a guest, which runs then, until something is killed."""
+        self.machine.run(['touch', HOLD])
+
+    def holds_start(self) -> bool:
+        """Whether a guest runs whose start is held."""
+        return not self.machine.run(['test', '-e', HELD], check=False).status
+
+    def hold_no_start(self) -> None:
+        self.machine.run(['rm', '-f', HOLD, HELD])
+
+    def kill_libvirt(self) -> None:
+        """``kill -9`` of libvirt's daemon, which systemd starts again. Guests run on."""
+        self.machine.run(['sh', '-c', f'systemctl kill --kill-whom=main --signal=KILL libvirtd && rm -f {HELD}'])
 
     @property
     def serves(self) -> bool:

@@ -34,6 +34,8 @@ def common(at: Addresses) -> dict[str, dict[str, Any]]:
         'DEFAULT': {
             'transport_url': f'rabbit://{at.message_user}@{at.messages}/', 'rpc_response_timeout': RPC_S,
             'service_down_time': SERVICE_DOWN_S,
+            # What is deleted can be restored for longer than a test takes.
+            'reclaim_instance_interval': 86400,
             'default_log_levels': 'amqp=WARNING,amqplib=WARNING,oslo.messaging=INFO,oslo_messaging=INFO,'
                                   'keystoneauth=WARNING,urllib3=WARNING,sqlalchemy=WARNING,oslo_concurrency=INFO',
         },

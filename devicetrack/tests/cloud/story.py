@@ -38,6 +38,7 @@ STUCK: Final = 'the operation never ends'
 DISAGREE: Final = 'agreement'
 FOR_GOOD: Final = 'agreement for good'
 GUEST: Final = 'the guest'
+SHARED: Final = 'two guests run on one device'
 NO_MOVE: Final = 'the guest does not move'
 
 
@@ -139,6 +140,23 @@ class Scene:
         if found['boots'] < boots or found['last'] != OURS:
             self.lost.append(CONTENTS)
             self.details.append(f'namespace of {uuid}: {found}')
+
+    def expect_clean_for_next(self, host: hosts.Host, owners: int) -> None:
+        """Boot guests that together get all namespaces that are free, and note when one of them is not theirs alone."""
+        for _ in range(owners):
+            self.wait_for_room(host)
+            owner = self.nova.boot('guest', self.cloud.flavors['small'], host.name)
+            if self.settle(owner, 'ACTIVE') != 'ACTIVE':
+                continue
+            self.wait_for_boots(owner, host, 1)
+            found = self.memory(owner, host)
+            if found['boots'] != 1 or found['last']:
+                self.lost.append(SEEN)
+                self.details.append(f'namespace of the next owner: {found}')
+        devices = [device for domain in host.look_briefly()['domains'].values() for device in domain['live'] or ()]
+        if len(set(devices)) < len(devices):
+            self.lost.append(SHARED)
+            self.details.append(f'the devices of the guests that run: {sorted(devices)}')
 
     def expect_agreement(self, lost: str = DISAGREE) -> bool:
         found = self.cloud.disagreements()
@@ -423,16 +441,55 @@ class Delete(Scene):
             self.lost.append(STUCK)
             self.details.append(str(late))
         # One of the two next owners has its namespace.
-        for _ in range(2):
-            self.wait_for_room(self.a)
-            owner = self.nova.boot('guest', self.cloud.flavors['small'], self.a.name)
-            if self.settle(owner, 'ACTIVE') != 'ACTIVE':
-                continue
-            self.wait_for_boots(owner, self.a, 1)
-            found = self.memory(owner, self.a)
-            if found['boots'] != 1 or found['last']:
-                self.lost.append(SEEN)
-                self.details.append(f'namespace of the next owner: {found}')
+        self.expect_clean_for_next(self.a, 2)
+        self.expect_agreement()
+
+
+class SoftDelete(Scene):
+    """A guest is deleted so that it can be restored, and another one boots before it is."""
+
+    NAME = 'soft delete, and restore'
+
+    def play(self) -> None:
+        uuid = self.boot(self.a)
+        self.nova.soft_delete(uuid)
+        self.settle(uuid, 'SOFT_DELETED')
+        self.boot(self.a)
+        self.expect_agreement()
+        self.disturb(self.a, lambda: self.nova.act(uuid, 'restore'), self.task(uuid, 'restoring'))
+        if self.settle(uuid, 'ACTIVE') == 'ERROR':
+            self.nova.act(uuid, 'reboot', {'type': 'HARD'})
+            self.settle(uuid, 'ACTIVE')
+        self.expect_kept(uuid, self.a, 2)
+        self.expect_agreement()
+
+
+class FailedUnshelve(Scene):
+    """The guest of an unshelve runs when its start fails: undisturbed, by the end of libvirt's daemon."""
+
+    NAME = 'unshelve that fails after the start of the guest'
+
+    def play(self) -> None:
+        uuid = self.boot(self.a)
+        self.nova.act(uuid, 'shelve')
+        self.settle(uuid, 'SHELVED_OFFLOADED')
+        self.wait_for_room(self.a)
+        self.a.hold_next_start()
+        self.nova.act(uuid, 'unshelve', {'host': self.a.name})
+        compute_client.wait_for('the guest has started', self.a.holds_start,
+                                stands_still=self.nova.stillness(self.a.holds_start))
+        if self.how == NOT:
+            self.a.kill_libvirt()
+        else:
+            self.interrupt(self.a)
+        status = self.settle(uuid, 'SHELVED_OFFLOADED')
+        # An instance in ERROR keeps its namespace.
+        self.expect_clean_for_next(self.a, 2 if status == 'SHELVED_OFFLOADED' else 1)
+        if status == 'SHELVED_OFFLOADED':
+            self.wait_for_room(self.b)
+            self.nova.act(uuid, 'unshelve', {'host': self.b.name})
+            if self.settle(uuid, 'ACTIVE') == 'ACTIVE':
+                self.wait_for_boots(uuid, self.b, 1)
         self.expect_agreement()
 
 
@@ -452,4 +509,5 @@ class Idle(Scene):
 
 
 SCENES: Final[tuple[type[Scene], ...]] = (
-    Boot, Idle, HardReboot, StopAndStart, ResizeAndConfirm, ResizeAndRevert, LiveMigration, Evacuation, Delete)
+    Boot, Idle, HardReboot, StopAndStart, ResizeAndConfirm, ResizeAndRevert, LiveMigration, Evacuation, Delete,
+    SoftDelete, FailedUnshelve)

@@ -64,6 +64,11 @@ class CheckerTestCase(base.TestCase):
     def test_an_instance_that_placement_does_not_count(self) -> None:
         self.assert_found('placement counts {}', AGREED._replace(allocations={}))
 
+    def test_an_instance_that_is_shelved_has_no_devices(self) -> None:
+        found = {'status': 'SHELVED_OFFLOADED', 'OS-EXT-STS:task_state': None, 'OS-EXT-SRV-ATTR:host': None,
+                 'flavor': {'extra_specs': {'hw:pmem': 'SMALL', 'resources:VGPU': '1'}}}
+        self.assertEqual((), checker._instance(found).wants)
+
     def test_allocations_of_nobody(self) -> None:
         left = AGREED._replace(allocations={INSTANCE: AMOUNTS, OTHER: {('b', VGPU): 1}})
         self.assert_found('for other, which is no instance', left)

@@ -32,5 +32,5 @@ class TableTestCase(base.TestCase):
 
     def test_texts_of_what_is_lost_are_told_apart(self) -> None:
         for text in (story.CONTENTS, story.FOREIGN_CONTENTS, story.SEEN, story.STATUS, story.STUCK, story.DISAGREE,
-                     story.GUEST, story.NO_MOVE):
+                     story.GUEST, story.NO_MOVE, story.SHARED):
             self.assertNotIn(',', text)
