@@ -1,7 +1,7 @@
 """Every error of devicetrack.
 
 All errors have one base, and there is one class for each thing that a caller may do next. The facts of an error are its
-attributes, and its text is made from them. The docstring of a class says what holds after the error.
+attributes, and its text is made from them. The docstring of a class has the state after the error.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ class NotExported(DeviceTrackError):
 class UnsafePath(DeviceTrackError):
     """Users other than the service's can change a directory or file of its state, or it is a symbolic link.
 
-    Nothing was started. ``reason`` says what is wrong and what to do; correct it and start again. If such a path makes
-    an operation of a running service fail, the error of the operation has the same text.
+    Nothing was started. ``reason`` has the fault and the next step; correct it and start again. If such a path makes an
+    operation of a running service fail, the error of the operation has the same text.
     """
     path: str
     reason: str
@@ -122,9 +122,9 @@ class UnsafePath(DeviceTrackError):
 class UnknownNova(DeviceTrackError):
     """The adapter does not know the Nova that is installed, or something else changed it in this process.
 
-    ``differences`` names each method that is as in no release in ``known``, and the difference; it is empty if only the
-    major version is unknown. Nothing of Nova was changed: install one of these releases, or port the adapter to this
-    one.
+    ``differences`` has each method that differs from every release in ``known``, and the difference; it is empty if
+    only the major version is unknown. Nothing of Nova was changed: install one of these releases, or port the adapter
+    to this one.
     """
     differences: Sequence[str] = several()
     release: str = ''
@@ -169,8 +169,8 @@ class HostInUse(DeviceTrackError):
     """Another manager, in this process or another, has this host or a host with the same state directory.
 
     Nothing was read or changed. Stop the other service; a manager of this process releases its host in ``close()``.
-    ``pid`` is the process that holds the lock, or None if the kernel of this host does not tell. ``by_command`` says
-    that it is a command in place of the manager, which ends by itself.
+    ``pid`` is the process that holds the lock, or None if the kernel of this host does not show it. ``by_command`` is
+    True for a command of devicetrack, which ends by itself.
     """
     host: str
     path: str
@@ -221,7 +221,7 @@ class TargetHasHost(DeviceTrackError):
 class MachineHasHost(DeviceTrackError):
     """The store has devices of this machine under another host name. Nothing was changed.
 
-    Both hosts would hand out the same devices. ``rows`` counts the devices of the host ``other``.
+    Both hosts would assign the same devices. ``rows`` is the number of devices of the host ``other``.
     """
     host: str
     other: str
@@ -283,9 +283,9 @@ class GuestsOfSeveralHosts(DeviceTrackError):
 
 
 class RowStays(DeviceTrackError):
-    """A device is not forgotten or retired, or an instance not released, as an operator asks: ``event`` says which.
+    """A device is not forgotten or retired, or an instance not released, as an operator asks (``event``).
 
-    The rows stay as they are; ``reason`` says why, and what to do first.
+    The rows are unchanged; ``reason`` has the cause and the first step.
     """
     what: str
     event: str
@@ -302,7 +302,7 @@ class NotAdopted(DeviceTrackError):
 
 
 class NotAdmitted(DeviceTrackError):
-    """A forgotten or unproven device cannot be handed out as it is. It stays withheld; ``reason`` says why."""
+    """A forgotten or unproven device cannot be admitted. It stays withheld, for ``reason``."""
     device: str
     reason: str
     template = 'device {device} stays withheld: {reason}'
@@ -336,8 +336,8 @@ class BadRequest(DeviceTrackError):
 class NoFit(DeviceTrackError):
     """No free device matches a part of the request. Nothing is held.
 
-    ``shortages`` has one :class:`devicetrack.engine.explanation.Shortage` for each such part, which says why. The text
-    names parents and counts other instances, so it is for operators only.
+    ``shortages`` has one :class:`devicetrack.engine.explanation.Shortage` for each such part, with the reasons. The
+    text contains parents and numbers of other instances, so it is for operators only.
     """
     shortages: Sequence[Any] = several()
 
@@ -376,7 +376,7 @@ class UnknownProvider(NoFit):
 
 
 class InstanceHasClaim(DeviceTrackError):
-    """The instance has devices already, of a claim that did not fail. No more were held; ``held`` names its devices."""
+    """The instance has devices already, of a claim that did not fail. No more were held; ``held`` has its devices."""
     instance_uuid: str
     held: Sequence[tuple[str, str | None]] = several()
 
@@ -408,12 +408,12 @@ class MigrationSuperseded(DeviceTrackError):
 
 
 class MigrationUndecided(DeviceTrackError):
-    """Nobody can tell which devices a guest needs that moves on this host: the new ones, or the old ones with its data.
+    """It is unknown which devices a guest needs that moves on this host: the new ones, or the old ones with its data.
 
-    The compute service does not say whether the move goes on or has failed, or the guest's definition cannot be read.
-    Or the guest was started again on the old devices, and the service does not say that the move has failed. Or the
-    service began to undo the move after ``realize``. No device was made ready; try again from ``realize`` on, when the
-    service answers and the definition can be read.
+    The compute service does not answer whether the move continues or has failed, or the guest's definition cannot be
+    read. Or the guest was started again on the old devices, and the move has not failed in the service. Or the service
+    began to undo the move after ``realize``. No device was made ready; try again from ``realize`` on, when the service
+    answers and the definition can be read.
     """
     instance_uuid: str
     migration_uuid: str
@@ -450,7 +450,7 @@ class NoDevicePair(LiveMigrationRefused):
     """A device of the source has no partner at the destination. Nothing was changed; the guest cannot move live.
 
     ``found`` has the partners that were found and every reason as data, in the form of ``Partners.as_data``, or None if
-    nobody searched for partners. Choose another destination, or move the guest while it is off.
+    no pairs were compared. Choose another destination, or move the guest while it is off.
     """
     kind: str
     identifier: str
@@ -579,10 +579,10 @@ class InstanceBusy(DeviceTrackError):
 
 
 class OperationFailed(DeviceTrackError):
-    """A step of an operation failed, and what came before it was undone. ``reason`` says which error it was.
+    """A step of an operation failed, and the earlier steps were undone. ``reason`` has the error of the step.
 
-    A boot left nothing behind, and after a move the instance is where it was. ``for_tenant`` is the text that the owner
-    of the instance may read, wherever the step failed.
+    A boot left nothing, and after a move the instance is where it was. ``for_tenant`` is the text that the owner of the
+    instance may read, wherever the step failed.
     """
     instance_uuid: str
     reason: str
@@ -591,7 +591,7 @@ class OperationFailed(DeviceTrackError):
 
 
 class OperationPending(DeviceTrackError):
-    """A host did not take its step. Nothing is undone: the operation goes on at the next audit of that host."""
+    """A host did not take its step. Nothing is undone: the operation continues at the next audit of that host."""
     instance_uuid: str
     host: str
     template = 'the operation on instance {instance_uuid} waits for host {host}, and goes on at its next audit'
@@ -630,9 +630,9 @@ class NothingWritten(StoreError):
 class ReentrantCall(NothingWritten):
     """A call of the manager began inside another one of the same thread, and both need the same lock.
 
-    A signal handler called the manager, or a method of the compute service that the manager was asking did. If the
-    inner call went on, both could change the same device, or it would wait for the outer one for ever. The inner call
-    did nothing; the outer one goes on.
+    A signal handler, or a method of the compute service that the manager was asking, called the manager. If the
+    inner call continued, both could change the same device, or it would wait for the outer one for ever. The inner call
+    did nothing; the outer one continues.
     """
     lock: str
     template = ('this thread is inside another call of the manager, which needs the {lock} lock too: call after that '
@@ -656,7 +656,7 @@ class StaleAssignment(NothingWritten):
 
 
 class HostHoldsDevices(NothingWritten):
-    """A host that has rows cannot be replaced by another machine. Nothing was written; ``rows`` says how many it has.
+    """A host that has rows cannot be replaced by another machine. Nothing was written; ``rows`` is their number.
 
     The devices in those rows may still be there, with a guest's data on them.
     """
@@ -680,7 +680,7 @@ class HostTakenOver(NothingWritten):
 
 
 class StoreUnavailable(NothingWritten):
-    """The store is gone, read-only, full or locked, or cannot hold a value. ``reason`` says which.
+    """The store is gone, read-only, full or locked, or cannot hold a value: see ``reason``.
 
     Nothing was written.
     """
@@ -690,7 +690,7 @@ class StoreUnavailable(NothingWritten):
 
 
 class SchemaMismatch(NothingWritten):
-    """The store does not have the schema of this release. Nothing was written; ``remedy`` says what to run."""
+    """The store does not have the schema of this release. Nothing was written; ``remedy`` is the command to run."""
     store: str
     found: str | None
     wanted: str
@@ -779,7 +779,7 @@ class DeviceGone(DeviceError):
 
 
 class DeviceInUse(DeviceError):
-    """A domain still names or uses the device. It was neither wiped nor removed."""
+    """A domain still has or uses the device. It was neither wiped nor removed."""
     template = '{kind}/{identifier} is in use: {reason}'
 
 
@@ -794,11 +794,11 @@ class RealizeFailed(DeviceError):
 
 
 class RealizeUnknown(RealizeFailed):
-    """The host could not be read or changed, so nobody knows whether this device is the cause. It is not withheld."""
+    """The host could not be read or changed, so the cause may not be this device. It is not withheld."""
 
 
 class UnclaimFailed(DeviceError):
-    """The device could not be given back, or nothing proves that it was given back. It is not free."""
+    """The device could not be released, or its release is not proven. It is not free."""
     template = '{kind}/{identifier} could not be given back: {reason}'
 
 

@@ -49,19 +49,19 @@ class Lifecycle:
     """The instances of one host, their guests and their devices.
 
     Each operation saves its decision in the instance's document, and then takes its steps, on this host and by asking
-    the other one. If a process ends in between, at any moment, on either host, :meth:`open` of the next one goes on,
-    and so does :meth:`audit`. You may repeat every operation after a crash or an error: it goes on with what is under
-    way, and does nothing if it was done.
+    the other one. If a process ends in between, at any moment, on either host, :meth:`open` of the next one or
+    :meth:`audit` continues. You may repeat every operation after a crash or an error: it continues, or does nothing if
+    it was done.
 
     An operation either reaches its end, or raises an error:
 
     * ``BadRequest``, :exc:`~devicetrack.exception.InstanceBusy`: nothing was changed.
-    * :exc:`~devicetrack.exception.OperationFailed`: a step failed, and what came before it is undone. The error of the
-      step is the cause (``__cause__``) if it happened on this host. A boot leaves nothing behind; a move leaves the
-      instance where it was.
-    * Every other error: nobody knows how the step ended, for example because the store or the hypervisor does not
-      answer. Nothing is undone, and the next audit goes on. :exc:`~devicetrack.exception.OperationPending` says that
-      about the other host.
+    * :exc:`~devicetrack.exception.OperationFailed`: a step failed, and the earlier steps are undone. The error of the
+      step is the cause (``__cause__``) if it happened on this host. A boot leaves nothing; a move leaves the instance
+      where it was.
+    * Every other error: the outcome of the step is unknown, for example because the store or the hypervisor does not
+      answer. Nothing is undone, and the next audit continues. :exc:`~devicetrack.exception.OperationPending` is the
+      same for the other host.
 
     Operations on one instance wait for one another; those on different instances do not. Any number of threads may
     call.
@@ -119,7 +119,7 @@ class Lifecycle:
     def go_on(self, instance_uuid: str) -> None:
         """Take the steps of this host that an instance waits for. For ``ask`` of another host's :class:`.Instances`.
 
-        :raises Exception: nobody knows how a step ended
+        :raises Exception: the outcome of a step is unknown
         """
         self._check_open()
         self._advance(instance_uuid)
@@ -205,7 +205,7 @@ class Lifecycle:
             document.move is not None and document.move.status == documents.FINISHED and document.turn is None))
 
     def confirm(self, instance_uuid: str) -> None:
-        """Confirm a resize, on either host: give back the devices that the instance left."""
+        """Confirm a resize, on either host: release the devices that the instance left."""
         def decide(document: Document) -> Document | None:
             if document.move is None:
                 return None

@@ -14,16 +14,15 @@ from devicetrack.objects.values import MigrationDefinitions
 class Instances(Protocol):
     """The documents of the instances, in the service's database, which all hosts share.
 
-    A document is a text, one an instance: what the library has to find again after a crash. The service stores it
-    beside its own instance and does not read it. Every method may raise an error of its own; then the operation goes on
-    at the next audit.
+    A document is an opaque text, one for each instance, which the library needs after a crash. The service stores it
+    beside its own instance. Every method may raise an error of its own; then the operation continues at the next audit.
     """
 
     def document(self, instance_uuid: str) -> str | None:
         """Return the document that was saved last. None if none was."""
 
     def documents(self, host: str) -> Mapping[str, str]:
-        """Return, by instance UUID, every document that was saved last with this host among its ``hosts``.
+        """Return, by instance UUID, every document whose last save had this host among its ``hosts``.
 
         More than these do no harm.
         """
@@ -67,4 +66,4 @@ class Guests(Protocol):
         """
 
     def is_migrating(self, instance_uuid: str) -> bool:
-        """Say whether a live migration of the guest from here goes on, perhaps one that an earlier process began."""
+        """Say whether a live migration of the guest from here is running, perhaps one that an earlier process began."""

@@ -22,18 +22,18 @@ OPTION = f'[{manager_options.GROUP}] virt_driver'
 
 def load_driver(conf: cfg.ConfigOpts, host: str | None = None,
                 connect: Callable[[], Any] | None = None, state_path: str | None = None) -> driver.VirtDriver:
-    """Make the driver that ``[devicetrack] virt_driver`` names. It connects to nothing yet.
+    """Make the driver of ``[devicetrack] virt_driver``, without a connection.
 
-    It makes no directory: the manager does when it starts. One that is there is checked.
+    It checks an existing state directory; the manager makes a missing one when it starts.
 
     :param host: the host's name for messages; by default the machine's
-    :param connect: returns an open ``libvirt.virConnect`` for the driver to use in place of a connection of its own to
+    :param connect: returns an open ``libvirt.virConnect`` for the driver to use instead of its own connection to
         ``[libvirt] connection_uri``. Any thread may call it: when the driver first needs the hypervisor, after
         ``driver.close()``, and after the connection was lost, when it must not return the lost one. The driver closes
         none of these connections. A ``libvirt.libvirtError`` of ``connect`` becomes a ``HypervisorUnreachable``.
-    :param state_path: the host's state directory, by default that of ``[devicetrack] state_path``. A process that
-        manages several hosts gives each host a directory of its own. The host's manager takes the directory from its
-        driver, so both use the same one
+    :param state_path: the host's state directory, by default that of ``[devicetrack] state_path``. If a process manages
+        several hosts, give each host its own directory. The host's manager takes the directory from its driver, so both
+        use the same one
     :raises InvalidConfiguration: there is no such driver, its code cannot be loaded (that error is the cause), it has
         no use for ``connect``, the state directory cannot be used, or the driver refuses one of its own options
     :raises UnsafePath: users other than the service's can change the state directory
