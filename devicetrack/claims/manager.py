@@ -291,7 +291,7 @@ class ClaimManager:
     @of_request
     @refusable
     def instance_claim(self, context: Any, instance: Any, nodename: str,
-                       allocations: Mapping[str, Any] | DeviceRequest | None) -> Claim:
+                       allocations: Mapping[str, Any] | DeviceRequest | None, limits: Any = None) -> Claim:
         """Hold devices for an instance and record them at once. Blocks for one commit, without holding the lock.
 
         Sets ``instance.resources``; save the instance. If setting it raises an error, the claim releases its devices.
@@ -303,6 +303,7 @@ class ClaimManager:
             claim skips classes that cannot count devices of this library, and providers of other hosts; its ``skipped``
             lists those providers. After an empty claim the guest may start without the instance's devices that are
             being released; like every claim for a move, it waits while another call releases devices of the instance
+        :param limits: unused, since devices have no overcommit; accepted because callers pass it
         :raises NoFit: no free device matches a part of the request; the error has the reasons, and nothing is held
         :raises exception.UnknownProvider: the allocations have providers that this host does not know, and those at
             this host may be incomplete: there is less of a class than the flavor needs; or the flavor does not specify
@@ -601,7 +602,8 @@ class ClaimManager:
     @refusable
     def resize_claim(self, context: Any, instance: Any, nodename: str,
                      allocations: Mapping[str, Any] | DeviceRequest | None, migration: Any, flavor: Any = None,
-                     *, numa_topology: Any = None, pci_devices: Any = None, pci_requests: Any = None) -> Claim:
+                     limits: Any = None, *, numa_topology: Any = None, pci_devices: Any = None,
+                     pci_requests: Any = None) -> Claim:
         """Claim at the destination of a resize or cold migration, even on one host. Blocks for one commit.
 
         One transaction writes the new rows and the migration context. If the instance moves on one host, the same
@@ -613,6 +615,7 @@ class ClaimManager:
             one
         :param flavor: the new flavor of the instance; its ``extra_specs`` give the order of the devices, and the least
             that ``allocations`` must hold. Not read with a :class:`~devicetrack.objects.DeviceRequest`
+        :param limits: as :meth:`instance_claim`
         :param numa_topology: the topology that the service pinned the guest to: a versioned object of the service with
             ``cells``, each with the ``id`` of its host NUMA node. The claim applies the NUMA policy to these nodes
         :param pci_devices: if the service tracks PCI functions itself, the list of those that the instance gets, for
@@ -663,7 +666,8 @@ class ClaimManager:
     @refusable
     def live_migration_claim(self, context: Any, instance: Any, nodename: str,
                              allocations: Mapping[str, Any] | DeviceRequest | None, migration: Any,
-                             *, numa_topology: Any = None, check: LiveMigrationCheck | None = None) -> Claim:
+                             limits: Any = None, *, numa_topology: Any = None,
+                             check: LiveMigrationCheck | None = None) -> Claim:
         """Claim at the destination of a live migration: a partner for each device that the guest runs on.
 
         The claim reads these devices from ``instance.resources``. A partner has the same resource class, and is
@@ -686,7 +690,8 @@ class ClaimManager:
     @refusable
     def rebuild_claim(self, context: Any, instance: Any, nodename: str,
                       allocations: Mapping[str, Any] | DeviceRequest | None, migration: Any = None,
-                      *, numa_topology: Any = None, pci_devices: Any = None, pci_requests: Any = None) -> Claim:
+                      limits: Any = None, *, numa_topology: Any = None, pci_devices: Any = None,
+                      pci_requests: Any = None) -> Claim:
         """Claim for an instance that is evacuated to this host. Its allocations are usually at both hosts.
 
         A rebuild in place (no migration, and the instance is on this host) takes no devices. The claim has the devices
@@ -738,8 +743,8 @@ class ClaimManager:
         return self._started_for(instance, migration).moves.drop_at_destination(instance, migration.uuid, wait)
 
     @of_request
-    def drop_move_claim(self, context: Any, instance: Any, nodename: str, prefix: str = moves.NEW,
-                        wait: bool = True) -> Fields:
+    def drop_move_claim(self, context: Any, instance: Any, nodename: str, flavor: Any = None,
+                        prefix: str = moves.NEW, wait: bool = True) -> Fields:
         """End a move for a caller without the migration: the prefix ``new_`` reverts it here, ``old_`` confirms it.
 
         The call ends the migration of ``instance.migration_context``. Without a context it ends the only one in the
@@ -772,8 +777,11 @@ class ClaimManager:
         return host.moves.finish_evacuation(instance, migration)
 
     @of_request
-    def update_usage(self, context: Any, instance: Any, nodename: str) -> None:
-        """Mark the instance's devices as old if its migration context has a migration away from this host."""
+    def update_usage(self, context: Any, instance: Any, nodename: str, sign: int = 1) -> None:
+        """Mark the instance's devices as old if its migration context has a migration away from this host.
+
+        :param sign: unused; accepted because callers pass it
+        """
         host = self._started_for(instance)
         host.gate.check_name(nodename)
         host.moves.update_usage(instance)
@@ -817,12 +825,13 @@ class ClaimManager:
 
     # -- audit and questions ------------------------------------------------------------------------------------------
 
-    def update_available_resource(self, context: Any, nodename: str) -> list[Finding]:
+    def update_available_resource(self, context: Any, nodename: str, startup: bool = False) -> list[Finding]:
         """Run the periodic audit: read every view again, continue interrupted work and report the differences.
 
         Frees no device that any view shows in use, and none because of an unknown view. Carries out what commands
         requested.
 
+        :param startup: unused; accepted because callers pass it
         :raises NodeUnavailable: the node does not belong to this host
         :raises HypervisorUnreachable, StoreError: no answer; nothing was changed
         """
