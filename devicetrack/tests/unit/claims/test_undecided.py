@@ -53,6 +53,23 @@ class UndecidedMoveTestCase(test_moving.RegionTestCase):
                 self.assertEqual(devices, self.one.machine.domains[instance.uuid].live)
                 self.assertEqual([], region.audit())
 
+    def test_a_guest_that_ran_on_its_new_devices_keeps_them_over_an_error_and_a_hard_reboot(self):
+        region = self.region(devices=2)
+        instance = region.spawn('one', pmem=1)
+        migration = region.migration(instance, 'one')
+        self.one.resize(instance, pmem=1, migration=migration)
+        self.one.machine.stop_guest(instance.uuid)
+        migration.status = 'post-migrating'
+        self.one.boot(instance)
+        migration.status = 'error'
+        rows = region.rows(instance)['one']
+        self.one.delete_guest(instance.uuid)
+        self.one.audit()
+        self.assertEqual(rows, region.rows(instance)['one'])
+        self.one.boot(instance)
+        self.assertEqual((['/dev/fakedax1'], rows), ([*self.one.machine.domains[instance.uuid].live],
+                                                     region.rows(instance)['one']))
+
     def test_what_does_not_depend_on_the_move_starts_also_while_the_service_is_silent(self):
         region = self.region(devices=4)
         there, done = (region.spawn('one', pmem=1) for _ in range(2))
