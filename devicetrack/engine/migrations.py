@@ -340,8 +340,8 @@ def _undone(seen: Situation, move: Move | None, new: Sequence[Record], old: Sequ
     if seen.running and any(record.key in seen.live for record in new):
         return [], []                                   # a guest runs on them, whatever the service says
     if one_host:
-        # An error may have come after the guest was defined on its new devices. Then a person must decide. While a reboot
-        # defines the guest anew there is no definition.
+        # An error may have come after the guest was defined on its new devices. Then a person must decide. While a
+        # reboot defines the guest anew there is no definition.
         if seen.domain is None or (unclear and any(
                 record.key in seen.named or (not seen.domain and record.role == vocabulary.CURRENT) for record in new)):
             return [], []
