@@ -422,7 +422,9 @@ class Claiming:
     def _make(self, record: Record) -> str:
         """Make one device ready on the host; returns its details."""
         before = self._ledger.now
-        made = self._driver.realize(DeviceAssignment.from_record(record))
+        # A manager of this host that started meanwhile may have given the device back. The next one that does waits.
+        made = self._driver.realize(DeviceAssignment.from_record(record),
+                                    confirm=lambda _device: self._rows.check_epoch())
         # Providers that are not resolved yet wait for the next audit.
         capacities = [one for one in made.capacities if self._views.knows(one.provider)]
         kept = identity.kept(record.details, made.details)

@@ -459,9 +459,11 @@ class FakeDriver(driver.VirtDriver):
         self.machine.enter('get_usage')
         return self.machine.usage()
 
-    def realize(self, assignment: DeviceAssignment) -> Realized:
+    def realize(self, assignment: DeviceAssignment, confirm: driver.Confirm | None = None) -> Realized:
         with self.machine.working_on(assignment.kind, assignment.identifier):
             self.machine.enter('realize')
+            if confirm is not None:
+                confirm(assignment)
             self.machine.check_free(assignment, self._trusts)
             return self.machine.realize(assignment)
 

@@ -245,7 +245,7 @@ class VirtDriver(abc.ABC):
                 for candidate, port in zip(candidates, ports, strict=False)]
 
     @abc.abstractmethod
-    def realize(self, assignment: DeviceAssignment) -> Realized:
+    def realize(self, assignment: DeviceAssignment, confirm: Confirm | None = None) -> Realized:
         """Make one device ready for its guest: create, define and start it, or check that it is there.
 
         Idempotent, and exclusive with :meth:`unclaim` of the same device in any process of this host. Before this
@@ -257,6 +257,8 @@ class VirtDriver(abc.ABC):
         the host shows of writes with what the proof says. If somebody uses it or wrote to it, the driver removes the
         proof and changes nothing.
 
+        :param confirm: called with the assignment under the device's lock, before the device is changed. An error that
+            it raises goes on to the caller, and nothing was changed
         :raises DeviceInUse: a domain of another instance names it, or a process or the host uses it
         :raises NotProven: somebody wrote to it since it was proven clean, or it was never made ready before and has
             neither a proof nor a note that a guest of ours got it, unless devices without a proof count as clean

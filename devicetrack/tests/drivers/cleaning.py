@@ -387,6 +387,18 @@ class CleaningContract(case.DriverTestCase):
             self.assertIs(error, self.assertRaises(type(error), self.driver.prove, [wanted], how, confirm))
         return told
 
+    def test_a_caller_confirms_under_the_lock_that_a_guest_is_to_get_it(self) -> None:
+        wanted, told, error = self.free(), [], exception.HostTakenOver('host')
+
+        def confirm(assignment: DeviceAssignment) -> None:
+            told.append((assignment.key, wanted.key in self.world.driver().being_worked_on([wanted])))
+            raise error
+
+        self.assertIs(error, self.assertRaises(exception.HostTakenOver, self.driver.realize, wanted, confirm))
+        self.assertEqual([(wanted.key, True)], told)
+        self.assertNotIn('ns0', self.unproven())
+        self.assertEqual([], [*self.driver.being_worked_on([wanted])])
+
     def test_a_caller_confirms_under_the_lock_that_it_is_wiped(self) -> None:
         self.world.write('ns0', b'secret')
         self.driver.disprove([DeviceKey('vpmem', 'ns0')])

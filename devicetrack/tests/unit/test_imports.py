@@ -56,7 +56,8 @@ BEHIND_AN_INTERFACE = (
 )
 
 # What those who call as any other service does may know of the claims.
-CALLED_BY_SERVICES = ('devicetrack.claims.claim', 'devicetrack.claims.manager', 'devicetrack.claims.providers')
+CALLED_BY_SERVICES = ('devicetrack.claims.claim', 'devicetrack.claims.instance_fields', 'devicetrack.claims.manager',
+                      'devicetrack.claims.providers')
 
 # Libraries with one home: where else they are imported, something is in the wrong room.
 HOMES = {

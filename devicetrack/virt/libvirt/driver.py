@@ -304,12 +304,14 @@ class LibvirtDriver(guests.Guests):
 
     # -- devices -----------------------------------------------------------------------------------------------
 
-    def realize(self, assignment: DeviceAssignment) -> Realized:
+    def realize(self, assignment: DeviceAssignment, confirm: driver.Confirm | None = None) -> Realized:
         kind = self._kinds.get(assignment.kind)
         if kind is None:
             raise exception.RealizeUnknown(*assignment.key, _NO_KIND)
         with self._held(assignment, kind, 0.0, exception.RealizeUnknown) as lock:
             try:
+                if confirm is not None:
+                    confirm(assignment)
                 self._proving.check_free(assignment, kind)
                 self._proving.take_back_for_guest((assignment,))
                 return installed.realize(kind, assignment)

@@ -36,7 +36,7 @@ class AfterNovaTestCase(base.MdevGuests):
 
     def test_a_check_that_refuses_is_told_though_the_claim_cannot_be_ended(self) -> None:
         compute, server = self.computes['host1'].manager, self.boot('host1', self.flavor)
-        with mock.patch.object(manager.ClaimManager, 'held', autospec=True,
+        with mock.patch.object(manager.ClaimManager, 'assignments', autospec=True,
                                side_effect=exception.HostTakenOver('host1')), mock.patch.object(
                 compute.driver, 'check_can_live_migrate_destination', autospec=True,
                 side_effect=nova_exception.MigrationPreCheckError(reason='no')):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
+
+from fixtures import MockPatchObject
 
 from devicetrack import exception
 from devicetrack import objects
@@ -111,6 +114,19 @@ class TestTakenOver(TwoManagersTestCase):
     def test_no_guest_without_devices_may_start_by_an_answer_that_came_too_late(self) -> None:
         self.host.store.before('records_of_instance', self.start_newer)
         self.assertRaises(exception.HostTakenOver, self.older.guest_config, Instance())
+
+    def test_the_older_one_makes_no_device_that_the_newer_one_may_have_given_back(self) -> None:
+        instance = Instance()
+        self.older.instance_claim(None, instance, 'host', fixtures.a_request(vgpu=1))
+        realize = self.host.driver.realize
+
+        def late(*arguments: Any, **named: Any) -> Any:
+            self.start_newer()
+            return realize(*arguments, **named)
+
+        self.useFixture(MockPatchObject(self.host.driver, 'realize', late))
+        self.assertRaises(exception.HostTakenOver, self.older.realize, None, instance)
+        self.assertEqual({'d0', 'd1'}, {key.identifier for key in self.host.machine.devices})
 
     def test_the_newer_manager_works(self) -> None:
         instance = self.host.spawn(pmem=1)
