@@ -33,7 +33,7 @@ HYPERVISOR_WORKS: Final = ('create', 'destroy')
 # The driver's call that gives devices back, and the steps inside this call before and after it changes a device.
 GIVES_BACK: Final = 'unclaim'
 # The driver's calls that ask for a confirmation before they change a device, or record that it is clean.
-CONFIRMED: Final = (GIVES_BACK, 'prove')
+CONFIRMED: Final = (GIVES_BACK, 'prove', 'realize')
 CHANGES: Final = (CHILD_WORKS, 'destroy')
 CHANGED: Final = ('wiped', 'destroyed')
 
