@@ -365,12 +365,18 @@ class World(fixtures.Fixture):
 
     @contextlib.contextmanager
     def lagging(self, host: str, guest: Guest) -> Iterator[None]:
-        """The store of a host shows no row of a guest during the block, in which nobody looks at the world."""
+        """The store of a host shows no row of a guest during the block, in which nobody looks at the world.
+
+        Commits in doubt wait: a store that has not seen everything does not settle them (``Store.settle``).
+        """
         at_point, self.at_point = self.at_point, None
+        store = self.hosts[host].store
+        store.before('settle', exception.StoreUnavailable(store.name, 'it lags'), times=None)
         try:
             with self.database_of(host).without(self.hosts[host].uuid, guest.uuid):
                 yield
         finally:
+            store.clear()
             self.at_point = at_point
 
     def rows_of(self, host: str) -> list[Row]:
