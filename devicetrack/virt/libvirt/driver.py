@@ -459,15 +459,14 @@ class LibvirtDriver(guests.Guests):
         """
         look, found = containment.Look(self._sysfs), set[tuple[str, str]]()
         for one in assignments:
-            others = [key for key in proven if key[0] != one.kind]
-            if one.kind in self._kinds and others:
-                found |= self._beyond(one.key, look.exclusions(*self._told_place(_as_device(one), {})), others)
+            if one.kind in self._kinds and any(kind != one.kind for kind, _identifier in proven):
+                found |= self._beyond(one.key, look.exclusions(*self._told_place(_as_device(one), {})), proven)
                 if look.unread is not None:
                     raise look.unread
         return found
 
     def _beyond(self, key: DeviceKey, now: Exclusions, proven: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
-        """Find those of some proven devices that are inside of a device, are the same thing, or contain it.
+        """Find the proven devices of other kinds that are inside of a device, are the same thing, or contain it.
 
         What contains it counts if the device stores data. A proven device that no inventory of this process has shown
         may be anywhere. If the kind of the device itself could not be read, they all may be inside of it.
@@ -475,12 +474,12 @@ class LibvirtDriver(guests.Guests):
         :param now: what contains what now
         """
         if (of_kind := self._tokens.get(key)) is None and key.kind not in self._placed:
-            return set(proven)
+            return {one for one in proven if one[0] != key.kind}
         own = {*now, *(of_kind or ())}
         against = {(token, mode) for token, of_own in own for mode in (
             (vocabulary.PART, vocabulary.WHOLE) if of_own == vocabulary.WHOLE else
             (vocabulary.WHOLE,) if of_own == vocabulary.PART and self._kinds[key.kind].keeps_bytes else ())}
-        return {one for one in proven if against and (
+        return {one for one in proven if against and one[0] != key.kind and (
             (tokens := self._tokens.get(DeviceKey(*one))) is None or not against.isdisjoint(tokens))}
 
     def _part_in_use(self, assignment: DeviceAssignment,

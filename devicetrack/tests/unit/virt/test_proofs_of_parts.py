@@ -285,17 +285,6 @@ class WritingTestCase(HostTestCase):
                 self.assertEqual({'sibling'}, self.proven(), where)
 
 
-class OneKindTestCase(HostTestCase):
-
-    def test_somebody_else_uses_the_whole_of_parts_of_its_kind(self) -> None:
-        self.kinds({}, tokens={'sibling': (('hub:1', vocabulary.WHOLE),), 'part': (('hub:1', vocabulary.PART),)})
-        driver = self.driver()
-        self.prove(driver)
-        driver.get_inventory()
-        driver.disprove([self.assignment('part', 'sibling').key])
-        self.assertEqual({'whole'}, self.proven())
-
-
 class ManagerTestCase(HostTestCase):
 
     def setUp(self) -> None:
