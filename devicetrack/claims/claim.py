@@ -232,7 +232,8 @@ class Claiming:
 
     def __init__(self, host: ThisHost, rows: Rows, views: HostViews, declarations: Declarations,
                  withheld: WithheldDevices, life: Life, failed: FailedClaims) -> None:
-        self._host_uuid, self._ledger, self._rows, self._driver = host.uuid, rows.ledger, rows, host.driver
+        self._host_uuid, self._store, self._driver = host.uuid, host.store, host.driver
+        self._ledger, self._rows = rows.ledger, rows
         self._views, self._declarations, self._withheld = views, declarations, withheld
         self._life, self._failed = life, failed
         # How often a claim chooses devices if the store says that they have owners, and how often it chooses another
@@ -424,7 +425,7 @@ class Claiming:
         before = self._ledger.now
         # A manager of this host that started meanwhile may have given the device back. The next one that does waits.
         made = self._driver.realize(DeviceAssignment.from_record(record),
-                                    confirm=lambda _device: self._rows.check_epoch())
+                                    confirm=lambda _device: self._store.check_epoch())
         # Providers that are not resolved yet wait for the next audit.
         capacities = [one for one in made.capacities if self._views.knows(one.provider)]
         kept = identity.kept(record.details, made.details)

@@ -215,14 +215,6 @@ class Rows:
         """The rows of some devices."""
         return {record.key: record for record in self._store.records_of_devices(self._host_uuid, keys)}
 
-    def check_epoch(self) -> None:
-        """Check that this process is still the writer of the rows.
-
-        :raises HostTakenOver: another manager of the host has started
-        :raises StoreError: no answer
-        """
-        self._store.check_epoch()
-
     def check(self, record: Record) -> None:
         """Check that a row is still as it was read, and that this process is still its writer.
 
@@ -230,7 +222,7 @@ class Rows:
         :raises StaleAssignment: the row has changed or is gone
         :raises StoreError: no answer
         """
-        self.check_epoch()
+        self._store.check_epoch()
         known = self.known.get(record.key)
         now = self.of_devices((record.key,)).get(record.key)
         if (now is None or (now.generation, now.claim_id) != (record.generation, record.claim_id)
@@ -244,7 +236,7 @@ class Rows:
         :raises DeviceInUse: an instance has one, by its row or by what is known
         :raises StoreError: no answer
         """
-        self.check_epoch()
+        self._store.check_epoch()
         known = {key: record for key in keys if (record := self.known.get(key)) is not None}
         for key, record in (known | self.of_devices(keys)).items():
             raise exception.DeviceInUse(*key, f'instance {record.instance_uuid} has it')
