@@ -300,7 +300,11 @@ class NeverLeftTestCase(_Guest):
         self.act({'os-start': None})
         self.assert_off()
 
-    def test_if_it_ran_here_before_a_copy_began_it_may_have_left(self) -> None:
+
+class RanBeforeTheCopyTestCase(_Guest):
+    """The guest was seen here after the source had let it go, and before the copy began."""
+
+    def test_it_may_have_left(self) -> None:
         def leave(*_args: Any, **_kwargs: Any) -> None:
             self.fake('src').lookupByUUIDString(self.server['id']).destroy()
             raise nova_exception.InternalError('no')
@@ -309,9 +313,10 @@ class NeverLeftTestCase(_Guest):
             self.instance(self.server)))
         with fixtures.MonkeyPatch('nova.compute.manager.ComputeManager._post_live_migration_update_host', leave):
             self.act({'os-migrateLive': {'host': 'dest', 'block_migration': 'auto'}})
+        self.assertEqual('error', self.moves()[0].status)
         self.api.post_server_action(self.server['id'], {'os-resetState': {'state': 'active'}})
         self.act({'reboot': {'type': 'HARD'}})
-        self.assert_off()
+        self.assertEqual([], [domain for domain in self.fake('src')._vms.values() if domain.isActive()])
 
 
 class AnotherDestinationTestCase(_Guest):
