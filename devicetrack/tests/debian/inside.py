@@ -225,7 +225,8 @@ def play(host: Host, way: Environment | Packages) -> None:
     """
     host.configure()
     nova = host.nova
-    run('systemctl start libvirtd')
+    # The system starts it too, and ends it when it was idle for two minutes. It may have read the file of before.
+    run('systemctl restart libvirtd')
     stock = host.started(lambda: run(f'systemctl start {UNIT}'))
     flavor = nova.flavor('small', {'hw:pmem': 'SMALL'})
     guests = [nova.boot(name, flavor, host.name) for name in ('one', 'two')]
