@@ -357,20 +357,25 @@ class Binding:
             raise exception.RowsMissing(instance.uuid, f'its flavor asks for {", ".join(missing)}, but nothing is '
                                         'recorded for it here: adopt its devices')
 
-    def remove_guest(self, context: Any, instance: Any) -> None:
-        """Remove the guest of a claim that ends, with its disks, as an offload does.
+    def remove_guest(self, context: Any, instance: Any, destroy_disks: bool = True) -> None:
+        """Remove the guest of a claim that ends, if its definition has devices of the claim.
 
-        With a guest the devices stay held. Its volumes are disconnected before Nova ends their connections.
+        If it cannot be removed, the devices stay held. Its volumes are disconnected before Nova ends their connections.
+
+        :param destroy_disks: False if other hosts may share them
         """
         with errors.left_to_the_audit(instance, 'The removal of the guest'):
-            if not self.has(instance.uuid) or not self._has_domain(instance):
+            claimed = {(one.kind, one.identifier) for one in self.manager.assignments(instance.uuid)
+                       if one.state != vocabulary.RELEASING and one.role != vocabulary.OLD}
+            if not claimed or not any(use.domain_uuid == instance.uuid and (use.kind, use.identifier) in claimed
+                                      for use in self.manager.usage().uses):
                 return
             LOG.warning('The guest of instance %s is removed: its start failed after it had begun', instance.uuid)
-            volumes = objects.BlockDeviceMappingList.get_by_instance_uuid(context, instance.uuid)
             try:
+                volumes = objects.BlockDeviceMappingList.get_by_instance_uuid(context, instance.uuid)
                 self._driver.destroy(context, instance, instance.get_network_info(),
-                                     virt_driver.get_block_device_info(instance, volumes))
-            except nova_driver.libvirt.libvirtError as error:
+                                     virt_driver.get_block_device_info(instance, volumes), destroy_disks)
+            except Exception as error:              # also of commands and of os-brick; the claim must end all the same
                 raise nova_exception.InternalError(f'{error}') from error
 
     def release(self, context: Any, instance: Any) -> None:

@@ -77,8 +77,12 @@ class MoveClaim(claims.MoveClaim):
     """Nova's claim of a move, whose end gives the devices back."""
 
     def abort(self) -> None:
-        """End the claim of a failed move, at its destination."""
+        """End the claim of a failed move, at its destination.
+
+        Nova leaves the guest of an evacuation, which may run by then, and its disks, which the source may have too.
+        """
         host = self.tracker.driver.devicetrack
+        host.remove_guest(self.context, self.instance, destroy_disks=False)
         super().abort()
         undo_move(host, self.context, self.instance, self.migration, 'The end of the move')
 

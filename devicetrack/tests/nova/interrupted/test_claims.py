@@ -151,6 +151,39 @@ class EndTestCase(base.PmemGuests):
         self.assertEqual(had, self.held('host2'))
 
 
+class OtherGuestTestCase(base.PmemGuests):
+    """A move fails while a guest is on its host that is not that of its claim."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.start('host1', 'ns_1', 'ns_2')
+        self.server = self.boot('host1', self.flavor_of(1))
+        self.write('host1', self.server)
+
+    def test_a_guest_that_was_at_the_destination_of_an_evacuation_runs_on(self) -> None:
+        self.start('host2', 'ns_3', 'ns_4')
+        definition = self.fake('host1').lookupByUUIDString(self.server['id']).XMLDesc(0)
+        self.fake('host2').createXML(definition, 0)
+        self.audit()
+        self.take_down('host1')
+        self.api.post_server_action(self.server['id'], {'evacuate': {'host': 'host2'}},
+                                    check_response_status=[200, 500])
+        event = self._wait_for_action_fail_completion(self.server, 'evacuate', 'compute_rebuild_instance')
+        self.assertIn('InstanceExists', event['traceback'])
+        self.assertEqual({self.server['id']}, self.guests('host2'))
+
+    def test_a_guest_whose_resize_on_its_host_cannot_begin_runs_on(self) -> None:
+        self.flags(allow_resize_to_same_host=True)
+        self.useFixture(fixtures.MockPatch('nova.compute.rpcapi.ComputeAPI.resize_instance',
+                                           side_effect=nova_exception.HypervisorUnavailable))
+        self.api.post_server_action(self.server['id'], {'resize': {'flavorRef': self.flavor_of(1)}},
+                                    check_response_status=[202, 500])
+        self._wait_for_action_fail_completion(self.server, 'resize', 'compute_prep_resize')
+        self.audit()
+        self.assertEqual({self.server['id']}, self.guests('host1'))
+        self.assertTrue(self.has_its_bytes('host1', self.server))
+
+
 class OffloadTestCase(base.PmemGuests):
 
     def reserved(self) -> int:

@@ -16,6 +16,7 @@ import uuid
 
 import fixtures
 from nova import context as nova_context
+from nova import exception as nova_exception
 from nova import objects
 from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.libvirt import base
@@ -103,6 +104,19 @@ class Guests(base.ServersTestBase):
             return answer
 
         self.useFixture(fixtures.MockPatchObject(owner, method, around))
+
+    def act_and_fail_late(self, server: Any, action: dict[str, Any], event: str) -> None:
+        """Act on an instance, with an error when its guest already runs.
+
+        :param event: the compute service's part of the action
+        """
+        def fail(_args: Any) -> None:
+            raise nova_exception.HypervisorUnavailable()
+
+        self.after('_create_guest_with_network', fail)
+        # With calls in place of casts, nova-api hears of the failure.
+        self.api.post_server_action(server['id'], action, check_response_status=[200, 202, 500])
+        self._wait_for_action_fail_completion(server, *action, event)
 
     def end_of(self, method: str) -> threading.Event:
         """An event that says when a method of Nova's compute has ended, by its dotted name below ``nova.compute``."""

@@ -52,13 +52,7 @@ class UnshelveTestCase(base.PmemGuests):
         self._shelve_server(server, expected_state='SHELVED_OFFLOADED')
         self.audit()
 
-        def fail(_args: Any) -> None:
-            raise nova_exception.HypervisorUnavailable()
-
-        self.after('_create_guest_with_network', fail)
-        # With calls in place of casts, nova-api hears of the failure.
-        self.api.post_server_action(server['id'], {'unshelve': None}, check_response_status=[202, 500])
-        self._wait_for_action_fail_completion(server, 'unshelve', 'compute_unshelve_instance')
+        self.act_and_fail_late(server, {'unshelve': None}, 'compute_unshelve_instance')
         self.audit()
 
     def test_a_guest_whose_start_failed_late_shares_its_namespace_with_the_next(self) -> None:
@@ -79,6 +73,20 @@ class UnshelveTestCase(base.PmemGuests):
 
 
 class EvacuationTestCase(base.PmemGuests):
+
+    def test_a_guest_whose_start_failed_late_shares_its_namespace_with_the_next(self) -> None:
+        self.start('host1', 'ns_1')
+        self.start('host2', 'ns_2')
+        server = self.boot('host1', self.flavor_of(1))
+        # The source may have the same ones.
+        delete_disks = self.useFixture(fixtures.MockPatchObject(driver.LibvirtDriver, 'delete_instance_files')).mock
+        self.take_down('host1')
+        self.act_and_fail_late(server, {'evacuate': {'host': 'host2'}}, 'compute_rebuild_instance')
+        delete_disks.assert_not_called()
+        self.audit()
+        other = self.boot('host2', self.flavor_of(1))
+        self.assertEqual({'ns_2'}, self.namespaces('host2', other))
+        self.must(self.guests('host2') == {other['id']}, 'both run on it')
 
     def test_the_host_that_comes_back_zeroes_a_namespace_of_another_guest(self) -> None:
         self.start('host1', 'ns_1', 'ns_2')
