@@ -145,8 +145,9 @@ class Host:
 
     def started(self, start: Callable[[], Any]) -> list[str]:
         """Start the service, wait until Nova has heard from it, and return its command line."""
-        since = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
         start()
+        # From here on, the process that ended reports no more: a request before the new one serves may be lost.
+        since = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
         self.nova.wait_for_host(self.name, since, lambda: subprocess.run(
             ['systemctl', 'is-active', '--quiet', UNIT]).returncode == 0)
         pid = run(f'systemctl show --property MainPID --value {UNIT}').strip()
