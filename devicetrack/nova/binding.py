@@ -366,7 +366,7 @@ class Binding:
         """
         with errors.left_to_the_audit(instance, 'The removal of the guest'):
             claimed = {(one.kind, one.identifier) for one in self.manager.assignments(instance.uuid)
-                       if one.state != vocabulary.RELEASING and one.role != vocabulary.OLD}
+                       if one.state != vocabulary.RELEASING}
             if not claimed or not any(use.domain_uuid == instance.uuid and (use.kind, use.identifier) in claimed
                                       for use in self.manager.usage().uses):
                 return

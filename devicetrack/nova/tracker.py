@@ -15,6 +15,7 @@ from nova import exception as nova_exception
 from nova import utils
 from nova.compute import claims
 from nova.compute import resource_tracker
+from nova.objects import fields
 
 from devicetrack import exception
 from devicetrack import log
@@ -80,9 +81,12 @@ class MoveClaim(claims.MoveClaim):
         """End the claim of a failed move, at its destination.
 
         Nova leaves the guest of an evacuation, which may run by then, and its disks, which the source may have too.
+        A resize has no guest here yet, unless its message came to the source though the sender had an error: then it
+        goes on.
         """
         host = self.tracker.driver.devicetrack
-        host.remove_guest(self.context, self.instance, destroy_disks=False)
+        if self.migration.migration_type == fields.MigrationType.EVACUATION:
+            host.remove_guest(self.context, self.instance, destroy_disks=False)
         super().abort()
         undo_move(host, self.context, self.instance, self.migration, 'The end of the move')
 

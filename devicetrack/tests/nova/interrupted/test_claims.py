@@ -11,8 +11,10 @@ import fixtures
 from nova import context as nova_context
 from nova import exception as nova_exception
 from nova import objects
+from nova.compute import rpcapi
 from nova.scheduler.client import report
 from nova.tests.fixtures import libvirt as fakelibvirt
+import oslo_messaging
 
 from devicetrack import exception
 from devicetrack import vocabulary
@@ -151,14 +153,13 @@ class EndTestCase(base.PmemGuests):
         self.assertEqual(had, self.held('host2'))
 
 
-class OtherGuestTestCase(base.PmemGuests):
-    """A move fails while a guest is on its host that is not that of its claim."""
+class FailedMoveTestCase(base.PmemGuests):
+    """A guest at the destination that is not that of a failed claim, or whose claim only seems to have failed."""
 
     def setUp(self) -> None:
         super().setUp()
         self.start('host1', 'ns_1', 'ns_2')
         self.server = self.boot('host1', self.flavor_of(1))
-        self.write('host1', self.server)
 
     def test_a_guest_that_was_at_the_destination_of_an_evacuation_runs_on(self) -> None:
         self.start('host2', 'ns_3', 'ns_4')
@@ -172,16 +173,19 @@ class OtherGuestTestCase(base.PmemGuests):
         self.assertIn('InstanceExists', event['traceback'])
         self.assertEqual({self.server['id']}, self.guests('host2'))
 
-    def test_a_guest_whose_resize_on_its_host_cannot_begin_runs_on(self) -> None:
-        self.flags(allow_resize_to_same_host=True)
-        self.useFixture(fixtures.MockPatch('nova.compute.rpcapi.ComputeAPI.resize_instance',
-                                           side_effect=nova_exception.HypervisorUnavailable))
-        self.api.post_server_action(self.server['id'], {'resize': {'flavorRef': self.flavor_of(1)}},
-                                    check_response_status=[202, 500])
-        self._wait_for_action_fail_completion(self.server, 'resize', 'compute_prep_resize')
+    def test_a_guest_whose_resize_went_on_after_an_error_of_its_message_runs_on(self) -> None:
+        self.start('host2', 'ns_3')
+        send = rpcapi.ComputeAPI.resize_instance
+
+        def lose_the_answer(*args: Any, **kwargs: Any) -> None:
+            send(*args, **kwargs)
+            raise oslo_messaging.MessageDeliveryFailure()
+
+        with mock.patch('nova.virt.libvirt.driver.LibvirtDriver.migrate_disk_and_power_off', autospec=True,
+                        return_value='{}'), mock.patch.object(rpcapi.ComputeAPI, 'resize_instance', lose_the_answer):
+            self.api.post_server_action(self.server['id'], {'migrate': None}, check_response_status=[202, 500])
         self.audit()
-        self.assertEqual({self.server['id']}, self.guests('host1'))
-        self.assertTrue(self.has_its_bytes('host1', self.server))
+        self.assertIn(self.server['id'], self.guests('host2'))
 
 
 class OffloadTestCase(base.PmemGuests):
