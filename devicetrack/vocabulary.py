@@ -21,7 +21,6 @@ STATES: Final = (CLAIMED, ACTIVE, RELEASING)
 # The two ends of a move.
 CONFIRM: Final = 'confirm'
 REVERT: Final = 'revert'
-MOVE_ENDS: Final = (CONFIRM, REVERT)
 
 # The origin of a device. A created device is removed when it is given back; one that existed before stays. Its text is
 # in rows, in the records of guests and in messages, so it stays as it was in earlier releases.

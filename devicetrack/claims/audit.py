@@ -72,7 +72,7 @@ class Resume:
                  definitions: Definitions, moving: Moves) -> None:
         self._here, self._driver, self._service = host.here, host.driver, host.service
         self._rows, self.gate, self._life = rows, gate, life
-        self._claiming, self._definitions, self._moves = claiming, definitions, moving
+        self._definitions, self._moves = definitions, moving
         self.wipes, self.is_own = life.wipes, claiming.is_own
 
     def waits(self, views: Views) -> bool:

@@ -119,7 +119,7 @@ fleet_devices: Final = sa.Table(
     sa.Index('ix_fleet_devices_status', 'status'),
     **_MARIADB)
 
-# What else a host said: see ``PARTS``.
+# What else a host said: the documents below.
 fleet_parts: Final = sa.Table(
     'fleet_parts', metadata,
     sa.Column('host_uuid', sa.String(36), primary_key=True),
@@ -135,7 +135,6 @@ WITHHELD: Final = 'withheld'
 DECLARATIONS: Final = 'declarations'
 CONTEXTS: Final = 'contexts'
 INVENTORY: Final = 'inventory'
-PARTS: Final = (ROWS, WITHHELD, DECLARATIONS, CONTEXTS, INVENTORY)
 
 # Events of all times. The digest is that of the event without its number, which changes when the host moves to another
 # store; so the mirror has an event once, also if a backup of the store was restored. Within a host, order them by

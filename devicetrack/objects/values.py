@@ -86,7 +86,7 @@ class Record(NamedTuple):
 class Leftover(NamedTuple):
     """A confirm or a revert that has yet to reach placement.
 
-    ``verb`` is one of ``vocabulary.MOVE_ENDS``, or None when nobody knows which of them it is. ``own`` are the
+    ``verb`` is ``confirm`` or ``revert``, or None when nobody knows which of them it is. ``own`` are the
     allocations that the move gave to the instance, as a JSON object; None when they are unknown.
     """
 

@@ -81,7 +81,7 @@ class Lifecycle:
                  context: Any = None, nodename: str | None = None, providers: ProviderResolver | None = None,
                  after_wipe: Callable[[], object] = lambda: None,
                  display_name: Callable[[str], str | None] = lambda _uuid: None) -> None:
-        self.host, self._instances, self._guests, self._context = host, instances, guests, context
+        self.host, self._instances, self._context = host, instances, context
         self.manager = ClaimManager(host, driver, store, conf, Answers(host, instances), providers=providers,
                                     nodename=nodename, instance_fields=_Named(display_name), after_wipe=after_wipe)
         self._steps = steps.Steps(host, self.manager, instances, guests, context)

@@ -15,7 +15,6 @@ import time
 ZERO = 'zero'
 DISCARD = 'discard'
 READ = 'read'
-WAYS = (ZERO, DISCARD, READ)
 
 REPORT_EVERY_S = 1.0
 LINE = 512

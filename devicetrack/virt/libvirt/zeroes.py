@@ -195,7 +195,7 @@ def wipe(device: File | Dax, size: int, rate: int, report: Report, clock: Callab
     reads as. So if a byte is not zero after that, or if the device cannot discard, the device writes zeroes instead,
     and every byte is read again. With ``read`` the bytes are only read back, after a controller erased them.
 
-    :param how: one of :data:`.progress.WAYS`; only a block device can be discarded
+    :param how: ``zero``, ``discard`` or ``read``; only a block device can be discarded
     :raises Failed: a byte is not zero
     :raises OSError: the device cannot be written or read
     """
