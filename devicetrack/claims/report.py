@@ -303,10 +303,13 @@ class Observer:
 
     def audited(self) -> Checked:
         """As :meth:`audit`, and say whether the host is report-only."""
-        marks = self._marks()
-        first, second = self.read(), self.read()
-        return Checked(findings.confirmed(_compare(first, marks), _compare(second, marks)),
-                       _report_only(first, lambda: second))
+        return self._look_twice()[2]
+
+    def _look_twice(self) -> tuple[Views, Marks, Checked]:
+        """Return the second look, the reasons for withholding, and what both looks show."""
+        marks, first, views = self._marks(), self.read(), self.read()
+        return views, marks, Checked(findings.confirmed(_compare(first, marks), _compare(views, marks)),
+                                     _report_only(first, lambda: views))
 
     def report_only(self) -> str | None:
         """Say why the host takes no claims and gives nothing back, by the rule of its manager; None if it works."""
@@ -314,20 +317,16 @@ class Observer:
 
     def picture(self) -> Picture:
         """Look twice, and say everything that one look shows, with the findings of both."""
-        marks = self._marks()
-        first, views = self.read(), self.read()
-        found = findings.confirmed(_compare(first, marks), _compare(views, marks))
+        views, marks, checked = self._look_twice()
         now, names = self._snapshot(views, marks)
-        return Picture(self._lines(views, marks, now, names), found, _report_only(first, lambda: views), views.records,
-                       now)
+        return Picture(self._lines(views, marks, now, names), *checked, views.records, now)
 
     def state(self) -> HostState:
         """Look twice, and count devices and findings, for metrics."""
-        marks = self._marks()
-        first, second = self.read(), self.read()
-        found = findings.confirmed(_compare(first, marks), _compare(second, marks))
-        now, _names = self._snapshot(second, marks)
-        return HostState(self.host.name, now.pool_states(), Audited.of(None, found, now.reasons().values()))
+        views, marks, checked = self._look_twice()
+        now, _names = self._snapshot(views, marks)
+        return HostState(self.host.name, now.pool_states(),
+                         Audited.of(None, checked.findings, now.reasons().values()))
 
     def adopting(self) -> Adopting:
         """Look once, for a caller that is about to adopt devices of guests."""

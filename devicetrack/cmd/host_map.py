@@ -95,12 +95,9 @@ class Map(watching.Watched, base.Command):
         :raises UnknownHost: the store has no host of this name
         """
         observer: report.Observer = self.app.observer(name)
-        host = observer.host
-        records = self._store.records_of_host(host.uuid)
-        audited, lines = observer.audited(), observer.inventory()
-        self._first_start = records_commands.first_start(self.app, host.name, lines)
-        return pictures.read(host.name, lines, audited.findings, records, self._events(host),
-                             audited.report_only)
+        host, seen = observer.host, observer.picture()
+        self._first_start = records_commands.first_start(self.app, host.name, seen.lines)
+        return pictures.read(host.name, seen.lines, seen.findings, seen.records, self._events(host), seen.report_only)
 
     def _stored(self, host: Host) -> pictures.HostPicture:
         records = self._store.records_of_host(host.uuid)
