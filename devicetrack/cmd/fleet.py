@@ -105,7 +105,7 @@ def _text(rows: Sequence[NamedTuple]) -> str:
     return json.dumps([{name: value for name, value in row._asdict().items() if name != 'host_uuid'} for row in rows])
 
 
-class HostList(watching.Watched, base.Lister):
+class HostList(watching.Watched, mirrored.OfMirror):
     """List the hosts of the fleet: how many devices they have, what is wrong there, and how old their pictures are.
 
     "creatable" counts what parents can still make. While a host is silent for three of its intervals, nobody knows what
@@ -128,8 +128,7 @@ class HostList(watching.Watched, base.Lister):
         return 'no host has pushed'
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
-        reader = mirrored.reader(self.app)
-        self._pictures = mirrored.in_order(reader.pictures(parsed_args.host))
+        reader = self.read(parsed_args.host)
         tallies = reader.tallies()
         for one in self._pictures:
             counted = tallies.get(one.uuid, {})
@@ -143,11 +142,6 @@ class HostList(watching.Watched, base.Lister):
                           report.FREE, report.CREATABLE, report.HELD, report.WITHHELD)},
                    'critical': one.critical, 'report_only': one.report_only, 'release': one.release,
                    'host_uuid': one.uuid, **fields, 'age_s': base.Shown(one.age_s, moments.age(one.age_s))}
-
-    def produce_output(self, *args: Any) -> int:
-        code = super().produce_output(*args)
-        mirrored.say_age(self, self._pictures)
-        return code
 
 
 class Forget(base.ShowOne):

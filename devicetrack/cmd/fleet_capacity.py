@@ -33,7 +33,7 @@ _NOT_OURS: Final = (report.UNKNOWN, report.MISSING, report.OBSERVED)
 _SHOWN: Final = 3
 
 
-class Capacity(base.Lister):
+class Capacity(mirrored.OfMirror):
     """Show how many devices of each resource class the fleet has, and how many are free; or what fits a request.
 
     With a request it counts how many instances that ask for it fit now, all together, and on how many hosts ("fits",
@@ -73,8 +73,7 @@ class Capacity(base.Lister):
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
         demand, nodes = self._demand(parsed_args)
-        reader = mirrored.reader(self.app)
-        self._pictures = mirrored.in_order(reader.pictures(parsed_args.host))
+        reader = self.read(parsed_args.host)
         classes = _classes(reader, self._pictures)
         if demand is None:
             for name in sorted(classes, key=natural.key):
@@ -101,11 +100,6 @@ class Capacity(base.Lister):
                 yield {**classes.get(name, _none(name)), 'wanted': amount, 'fits': total, 'fits_on': hosts,
                        'stranded': stranded[name], 'stranded_on': base.Shown(on[name], _in_words(on[name])),
                        'lost': max(0, lost)}
-
-    def produce_output(self, *args: Any) -> int:
-        super().produce_output(*args)
-        mirrored.say_age(self, self._pictures)
-        return self.exit_code
 
     def _fitting(self, reader: Reader, demand: Demand, nodes: int) -> Iterator[tuple[Picture, capacity.Fitting]]:
         open_hosts = [one for one in self._pictures if not one.is_silent and one.report_only is None]

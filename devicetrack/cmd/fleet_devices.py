@@ -25,7 +25,7 @@ from devicetrack.pictures import moments
 from devicetrack.store.api import StoredEvent
 
 
-class List(base.Stream):
+class List(mirrored.OfMirror, base.Stream):
     """List the devices of the fleet: on which host they are, who has them, and why some are withheld.
 
     The columns are those of "device list". Each line is as old as "age_s" says. While a host is silent for three of its
@@ -58,8 +58,7 @@ class List(base.Stream):
         return 'no host has a device like that'
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
-        found = mirrored.reader(self.app)
-        self._pictures = mirrored.in_order(found.pictures(parsed_args.host))
+        found = self.read(parsed_args.host)
         kind, parent = parsed_args.parent or (None, None)
         wanted = reading.Wanted(parsed_args.serial, parsed_args.instance, parsed_args.resource_class, kind, parent,
                                 parsed_args.status)
@@ -67,11 +66,6 @@ class List(base.Stream):
         if parsed_args.formatter == 'json' and not parsed_args.columns and not parsed_args.sort_columns:
             return _lines(devices)
         return (_fields(one, parsed_args.formatter) for one in devices)
-
-    def produce_output(self, *args: Any) -> int:
-        code = super().produce_output(*args)
-        mirrored.say_age(self, self._pictures)
-        return code
 
 
 def _lines(devices: Iterator[Mirrored]) -> Iterator[Mapping[str, Any]]:
@@ -123,7 +117,7 @@ def _wipe(wipe: Mapping[str, Any]) -> WipeProgress:
     return WipeProgress(wipe['phase'], wipe['done_bytes'], wipe['size_bytes'], wipe['bytes_per_s'], wipe['left_s'])
 
 
-class _OfFleet(history.History):
+class _OfFleet(mirrored.OfMirror, history.History):
     """The part of both histories that reads the mirror. The columns say how old the picture of an event's host is."""
 
     columns = (*history.History.columns, *mirrored.AGE)
@@ -135,16 +129,12 @@ class _OfFleet(history.History):
     def names(self, store: Any, shown: Sequence[StoredEvent]) -> dict[str, str]:
         # Without an event, every host is one that has none.
         self._hosts = {one.uuid: one for one in store.hosts(uuids={one.event.host_uuid for one in shown})}
+        self._pictures = [one for one in self._hosts.values() if not one.is_forgotten]
         return {uuid: one.name for uuid, one in self._hosts.items()}
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
         for row in super().rows(parsed_args):
             yield {**row, **mirrored.age_fields(self._hosts[row['host_uuid']])}
-
-    def produce_output(self, *args: Any) -> int:
-        super().produce_output(*args)
-        mirrored.say_age(self, [one for one in self._hosts.values() if not one.is_forgotten])
-        return self.exit_code
 
 
 class DeviceHistory(_OfFleet, history.DeviceHistory):

@@ -70,7 +70,7 @@ class _Answer:
             self.not_live = refusal is None, name, destination.live(need) or ''
 
 
-class Drain(base.Lister):
+class Drain(mirrored.OfMirror):
     """Show for each guest of some hosts how many other hosts can take its devices now: while it runs, or shut off.
 
     It lists the instances to which the rows of these hosts give devices. "live" counts the hosts with a free compatible
@@ -106,8 +106,7 @@ class Drain(base.Lister):
         nodes, policy = parsed_args.numa_nodes or 0, parsed_args.numa_policy
         if policy is not None and not nodes:
             raise base.UsageError('--numa-policy is about NUMA nodes: add --numa-nodes')
-        reader = mirrored.reader(self.app)
-        self._pictures = mirrored.in_order(reader.pictures())
+        reader = self.read()
         drained = mirrored.in_order(reader.pictures(parsed_args.hosts))
         ours = {one.uuid for one in drained}
         taking = [one for one in self._pictures
@@ -130,11 +129,6 @@ class Drain(base.Lister):
         if of_service:
             self.say(f'not listed: {base.count(len(of_service), "guest")} with devices that the compute service hands '
                      f'out itself: {_some(sorted(of_service))}')
-
-    def produce_output(self, *args: Any) -> int:
-        super().produce_output(*args)
-        mirrored.say_age(self, self._pictures)
-        return self.exit_code
 
     def _guests(self, reader: Reader, drained: Sequence[Picture], policy: str) -> list[_Guest]:
         """Return the guests of hosts, in the order of the hosts."""

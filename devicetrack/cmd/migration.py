@@ -221,7 +221,7 @@ class Matrix(_OfAlike):
         return self.fields(list(_hosts(self.app, parsed_args.facts).values()), parsed_args)
 
 
-class OfFleet(_OfAlike):
+class OfFleet(mirrored.OfMirror, _OfAlike):
     """Show between which hosts of the fleet running guests could move with each type; hosts that declare alike are one.
 
     It says yes, yes*, no or unknown as "migration matrix" does, by the rules of this configuration, and is NOT about
@@ -240,8 +240,7 @@ class OfFleet(_OfAlike):
         return 'no host declares a device like that'
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
-        reader = mirrored.reader(self.app)
-        self._pictures = mirrored.in_order(reader.pictures(parsed_args.host))
+        reader = self.read(parsed_args.host)
         ages: dict[str, int] = {}
         found: list[HostFacts] = []
         for picture, parts in reader.parts([one for one in self._pictures if not one.is_silent],
@@ -250,11 +249,6 @@ class OfFleet(_OfAlike):
             found.append(reader.declared(picture, parts))
         for row in self.fields(found, parsed_args):
             yield {**row, 'age_s': max(ages[name] for name in (*row['sources'].data, *row['destinations'].data))}
-
-    def produce_output(self, *args: Any) -> int:
-        super().produce_output(*args)
-        mirrored.say_age(self, self._pictures)
-        return self.exit_code
 
 
 def _several(names: Sequence[str], formatter: str) -> base.Shown:

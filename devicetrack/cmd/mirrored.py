@@ -46,6 +46,26 @@ def reader(app: Any) -> Reader:
     return Reader(app.mirror)
 
 
+class OfMirror(base.Lister):
+    """Base of commands that list what a mirror has: then they tell people how old the answer is."""
+
+    _pictures: Sequence[Picture] = ()
+
+    def read(self, patterns: Sequence[str] = ()) -> Reader:
+        """Return the reader of the mirror, for an answer about the hosts whose names match, or about all.
+
+        The errors are those of :func:`reader`.
+        """
+        found = reader(self.app)
+        self._pictures = in_order(found.pictures(patterns))
+        return found
+
+    def produce_output(self, *args: Any) -> int:
+        code = super().produce_output(*args)
+        say_age(self, self._pictures)
+        return code
+
+
 def in_order(pictures: Collection[Picture]) -> list[Picture]:
     return sorted(pictures, key=lambda one: (natural.key(one.name), one.uuid))
 
