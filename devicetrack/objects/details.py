@@ -208,8 +208,32 @@ class VPMEMDetails(DeviceDetails):
         return True
 
 
+class _TypedDetails(DeviceDetails):
+    """Base of the details of devices that their parent makes, of one of its types."""
+
+    IDENTITY = ('type', 'parent')
+    OF_THE_ROW = ('origin',)
+    TOLD = ('parent_serial',)
+
+    @classmethod
+    def convert(cls, data: dict[str, Any], version: str) -> dict[str, Any]:
+        return {'parent_serial': '', **data}
+
+    @property
+    def serial_number(self) -> str:
+        return str(self.parent_serial)
+
+    @property
+    def type_name(self) -> str:
+        return str(self.type)
+
+    @property
+    def migration_type(self) -> str:
+        return str(self.type)
+
+
 @base.register
-class MdevDetails(DeviceDetails):
+class MdevDetails(_TypedDetails):
     """A mediated device (Linux: Documentation/driver-api/vfio-mediated-device.rst).
 
     ``parent`` is libvirt's node-device name of the parent. Rows of earlier releases may have its address instead, if
@@ -221,10 +245,7 @@ class MdevDetails(DeviceDetails):
     """
 
     VERSION = '1.1'
-    IDENTITY = ('type', 'parent')
-    OF_THE_ROW = ('origin',)
-    TOLD = ('parent_serial',)
-    ADDED = {'1.1': TOLD}
+    ADDED = {'1.1': ('parent_serial',)}
     fields = {
         'type': ovo_fields.StringField(),
         'parent': ovo_fields.StringField(),
@@ -243,24 +264,8 @@ class MdevDetails(DeviceDetails):
     parent_serial: str
 
     @classmethod
-    def convert(cls, data: dict[str, Any], version: str) -> dict[str, Any]:
-        return {'parent_serial': '', **data}
-
-    @property
-    def serial_number(self) -> str:
-        return str(self.parent_serial)
-
-    @classmethod
     def means_same(cls, name: str, one: Any, other: Any) -> bool:
         return name == 'parent' and (is_name_of(one, other) or is_name_of(other, one))
-
-    @property
-    def type_name(self) -> str:
-        return str(self.type)
-
-    @property
-    def migration_type(self) -> str:
-        return str(self.type)
 
     @property
     def traits(self) -> tuple[str, ...]:
@@ -276,7 +281,7 @@ class MdevDetails(DeviceDetails):
 
 
 @base.register
-class VFDetails(DeviceDetails):
+class VFDetails(_TypedDetails):
     """A virtual function whose vGPU type is set through its vendor's own VFIO interface.
 
     ``type`` is the number of the type. ``parent`` and ``parent_address`` name the physical function, in the form that
@@ -287,10 +292,7 @@ class VFDetails(DeviceDetails):
     """
 
     VERSION = '1.1'
-    IDENTITY = ('type', 'parent')
-    OF_THE_ROW = ('origin',)
-    TOLD = ('parent_serial',)
-    ADDED = {'1.1': TOLD}
+    ADDED = {'1.1': ('parent_serial',)}
     fields = {
         'type': ovo_fields.StringField(),
         'parent': ovo_fields.StringField(),
@@ -305,22 +307,6 @@ class VFDetails(DeviceDetails):
     device_api: str
     origin: str
     parent_serial: str
-
-    @classmethod
-    def convert(cls, data: dict[str, Any], version: str) -> dict[str, Any]:
-        return {'parent_serial': '', **data}
-
-    @property
-    def serial_number(self) -> str:
-        return str(self.parent_serial)
-
-    @property
-    def type_name(self) -> str:
-        return str(self.type)
-
-    @property
-    def migration_type(self) -> str:
-        return str(self.type)
 
     @property
     def traits(self) -> tuple[str, ...]:

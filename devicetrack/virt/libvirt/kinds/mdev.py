@@ -35,7 +35,6 @@ from devicetrack.objects.values import Fault
 from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import MigrationType
 from devicetrack.objects.values import Realized
-from devicetrack.virt.libvirt import attributes
 from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt import guest_xml
@@ -44,12 +43,10 @@ from devicetrack.virt.libvirt import mdevctl
 from devicetrack.virt.libvirt import nodedev_xml
 from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt import privileged
-from devicetrack.virt.libvirt import vfio_migration
 from devicetrack.virt.libvirt.kinds import api
 from devicetrack.virt.libvirt.kinds import busy
 from devicetrack.virt.libvirt.kinds import mdev_devices
 from devicetrack.virt.libvirt.kinds import mdev_removal
-from devicetrack.virt.libvirt.kinds import pci_cards
 from devicetrack.virt.libvirt.kinds import type_options
 from devicetrack.virt.libvirt.kinds.mdev_devices import Device
 
@@ -74,46 +71,26 @@ _IN_A_WARNING: Final = 8
 _UUID_IN_SYSFS = re.compile(rf'/sys/[^\s,"\']*/({vocabulary.UUID.pattern})')
 
 
-class Mdev(api.DeviceKind):
+class Mdev(type_options.TypedKind):
     """The device kind ``mdev``."""
 
     name = 'mdev'
-    keeps_bytes = False         # its vendor's driver clears and resets it between two guests, and it has no storage
     form = guest_xml.MDEV
 
     def __init__(self, conf: Any, hypervisor: connection.Connection) -> None:
-        super().__init__(conf, hypervisor)
-        self.options = type_options.read_mdevs(conf)
-        self._idle: set[str] = set()            # types with a warning that no parent makes them
-        self._no_parents: set[str] = set()      # warnings about addresses without a parent
+        super().__init__(conf, hypervisor, type_options.read_mdevs)
         self._waiting: _Waiting = {}            # as the last stock had them
         self._failing: set[str] = set()         # parents that could not make a device when they were last asked
         self.devices = mdev_devices.Devices(hypervisor, mdev_sysfs.Kernel())
         self.patience = busy.Patience()
         self.removal = mdev_removal.Removal(self.devices, self.patience, self.options.release_wait_s)
-        self._attributes = attributes.paths(conf)
-        self._serials = pci_cards.ParentSerials(hypervisor.calls(pci_cards.READ_S))
-
-    @property
-    def configured(self) -> bool:
-        return bool(self.options.types)
-
-    def is_named(self, identifier: str, stored: str) -> bool:
-        return self.options.are_naming(stored)
 
     def own_path(self, assignment: DeviceAssignment) -> str | None:
         return os.path.join(self.devices.kernel.directory, assignment.identifier)
 
-    @property
-    def resource_classes(self) -> frozenset[str]:
-        return self.options.resource_classes
-
     def possible_parents(self) -> Collection[str]:
         kernel = self.devices.kernel
         return [nodedev_xml.name_of(kernel.subsystem(address), address) for address in kernel.parents()]
-
-    def live_migration_obstacle(self) -> str | None:
-        return vfio_migration.obstacle(self.hypervisor.versions())
 
     def migration_types(self) -> Sequence[MigrationType]:
         parents, kernel = self.devices.parents(), self.devices.kernel
@@ -223,7 +200,7 @@ class Mdev(api.DeviceKind):
         wanted = {(address, name) for name, one in self.options.types.items()
                   for address in one.addresses}
         if not wanted:
-            self._no_parents = set()
+            self.warn_of_addresses(set())
             return
         kernel = self.devices.kernel
         there = sorted({*parents, *(parents.of(nodedev_xml.ROOT_DEVICE, address) for address in kernel.parents())},
@@ -233,9 +210,7 @@ class Mdev(api.DeviceKind):
         has = ', '.join(names[:_IN_A_WARNING] + ['…'] * (len(names) > _IN_A_WARNING)) or 'none'
         found = {f'[{options.mdev_group(name)}] device_addresses = {address}: this host has no such parent of mediated '
                  f'devices; it has {has}' for address, name in wanted if address not in known}
-        for text in sorted(found - self._no_parents):
-            LOG.warning('%s', text)
-        self._no_parents = found
+        self.warn_of_addresses(found)
 
     def _inventory_device(self, device: Device, mdev_type: type_options.TypeOptions, parents: mdev_devices.Parents,
                           waiting: _Waiting, silences: Mapping[str, str]) -> InventoryDevice:

@@ -28,16 +28,13 @@ from devicetrack.objects import VFDetails
 from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import MigrationType
 from devicetrack.objects.values import Realized
-from devicetrack.virt.libvirt import attributes
 from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt import guest_xml
 from devicetrack.virt.libvirt import nodedev_xml
-from devicetrack.virt.libvirt import vfio_migration
 from devicetrack.virt.libvirt import vgpu_sysfs
 from devicetrack.virt.libvirt.kinds import api
 from devicetrack.virt.libvirt.kinds import busy
-from devicetrack.virt.libvirt.kinds import pci_cards
 from devicetrack.virt.libvirt.kinds import type_options
 from devicetrack.virt.libvirt.vgpu_sysfs import VGPUFunction
 
@@ -47,41 +44,21 @@ LOG = log.logger(__name__)
 _DRIVER: Final = 'nvidia'
 
 
-class VF(api.DeviceKind):
+class VF(type_options.TypedKind):
     """The device kind ``vf``."""
 
     name = 'vf'
-    keeps_bytes = False         # its vendor's driver clears and resets it between two guests, and it has no storage
     form = guest_xml.PCI
 
     def __init__(self, conf: Any, hypervisor: connection.Connection) -> None:
-        super().__init__(conf, hypervisor)
-        self.options = type_options.read_vfs(conf)
+        super().__init__(conf, hypervisor, type_options.read_vfs)
         self.tree = vgpu_sysfs.VGPUs(self.options.sysfs_root)
-        self._attributes = attributes.paths(conf)
-        self._serials = pci_cards.ParentSerials(hypervisor.calls(pci_cards.READ_S))
-        self._idle: set[str] = set()            # types with a warning that no function has them
-        self._no_cards: set[str] = set()        # warnings about addresses without functions
-
-    @property
-    def configured(self) -> bool:
-        return bool(self.options.types)
-
-    def is_named(self, identifier: str, stored: str) -> bool:
-        return self.options.are_naming(stored)
 
     def own_path(self, assignment: DeviceAssignment) -> str | None:
         return self.tree.path(assignment.identifier)
 
-    @property
-    def resource_classes(self) -> frozenset[str]:
-        return self.options.resource_classes
-
     def possible_parents(self) -> Collection[str]:
         return [nodedev_xml.pci_name(address) for address in self.tree.parents()]
-
-    def live_migration_obstacle(self) -> str | None:
-        return vfio_migration.obstacle(self.hypervisor.versions())
 
     def migration_types(self) -> Sequence[MigrationType]:
         found = []
@@ -166,9 +143,7 @@ class VF(api.DeviceKind):
         """Warn about such addresses, and again only when they change."""
         found = {f'[{options.vf_group(vgpu_type.id)}] device_addresses = {address}: {self.tree.why_no_parent(address)}'
                  for vgpu_type in self.options.types.values() for address in vgpu_type.addresses.difference(parents)}
-        for text in sorted(found - self._no_cards):
-            LOG.warning('%s', text)
-        self._no_cards = found
+        self.warn_of_addresses(found)
 
     # -- usage --------------------------------------------------------------------------------------------------------
 
