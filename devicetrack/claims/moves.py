@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import contextlib
 from typing import Any
 from typing import Final
-from typing import Protocol
 
 from oslo_versionedobjects import base as ovo_base
 
@@ -26,6 +25,7 @@ from devicetrack.claims.failed_claims import FailedClaims
 from devicetrack.claims.host import ThisHost
 from devicetrack.claims.instance_fields import Fields
 from devicetrack.claims.life import Life
+from devicetrack.claims.partner_search import PartnerSearch
 from devicetrack.claims.rows import Rows
 from devicetrack.claims.views import HostViews
 from devicetrack.engine import migrations
@@ -52,15 +52,6 @@ NEW: Final = 'new_'
 OLD: Final = 'old_'
 
 
-class Partners(Protocol):
-    """Chooses devices here for those of a guest that arrives running; ``seen`` are the versions that it has seen."""
-
-    seen: tuple[str | None, ...]
-
-    def choose(self, demand: Demand) -> Demand:
-        ...
-
-
 class Moves:
     """Instances that move to this host, from it, or to other devices of it."""
 
@@ -74,7 +65,7 @@ class Moves:
     # -- claims -------------------------------------------------------------------------------------------------------
 
     def claim(self, context: Any, instance: Any, migration: Any, move_type: str, demand: Demand,
-              new: Carried = NOTHING, partners: Partners | None = None) -> Claim:
+              new: Carried = NOTHING, partners: PartnerSearch | None = None) -> Claim:
         """Claim devices of this host for an instance that moves to it, or to other devices of it.
 
         The errors are those of :meth:`.manager.ClaimManager.resize_claim`.
@@ -89,7 +80,7 @@ class Moves:
                     takes=bool(demand.items)) as claim:
             return self._take_for(claim, _with_affinity(demand, new.numa_topology), new, partners).keep()
 
-    def _take_for(self, claim: Claim, demand: Demand, new: Carried, partners: Partners | None) -> Claim:
+    def _take_for(self, claim: Claim, demand: Demand, new: Carried, partners: PartnerSearch | None) -> Claim:
         instance, migration = claim.instance, claim.migration
         with self._wipes.releasing(instance.uuid, wait=False):
             self._failed.undo_earlier(instance.uuid)
@@ -108,7 +99,7 @@ class Moves:
         return claim.has_now(resources, {'migration_context': move.context(resources)},
                              over=not records and not leaving)
 
-    def _take(self, claim: Claim, demand: Demand, move: Arrival, partners: Partners | None) -> list[Record]:
+    def _take(self, claim: Claim, demand: Demand, move: Arrival, partners: PartnerSearch | None) -> list[Record]:
         if partners is None:
             return self._claiming.take(claim, demand, move)
         for _attempt in range(self._attempts - 1):
