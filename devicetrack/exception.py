@@ -77,7 +77,12 @@ def some_of(names: Iterable[str], meant: str = '') -> str:
     near = close_to(meant, found)
     if near:
         return f'{len(found)}, close to it: {near}'
-    return f'{", ".join(found[:_NAMED])} and {len(found) - _NAMED} more'
+    return in_short(found)
+
+
+def in_short(names: Sequence[str], most: int = _NAMED, between: str = ', ') -> str:
+    """Return the first names for a message, and how many more there are."""
+    return between.join(names[:most]) + (f' and {len(names) - most} more' if len(names) > most else '')
 
 
 # -- configuration ----------------------------------------------------------------------------------------------------

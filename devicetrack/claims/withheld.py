@@ -57,9 +57,6 @@ FIX_MISSING: Final = 'take it out of the option, or bring it back'
 # A wipe may run on a device that is withheld for one of these.
 _WIPED: Final = frozenset((vocabulary.UNPROVEN, vocabulary.RETIRED, vocabulary.NOT_GIVEN_BACK))
 
-# An error lists at most this many devices or parents: enough to show the form of names.
-_SHOWN: Final = 10
-
 
 class Withheld(NamedTuple):
     """A device or a parent, why it is withheld, and the rows of the instances that still have it or a part of it.
@@ -238,8 +235,7 @@ def with_owners(found: Iterable[Event], owners: Mapping[DeviceKey, Record]) -> l
 
 
 def in_short(names: Sequence[str]) -> str:
-    shown = ', '.join(names[:_SHOWN]) or 'none'
-    return f'{shown} and {len(names) - _SHOWN} more' if len(names) > _SHOWN else shown
+    return exception.in_short(names) or 'none'
 
 
 # An operator who knows that a device is clean ends these.

@@ -11,6 +11,7 @@ import re
 from typing import Any
 from typing import Final
 
+from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.claims import report
 from devicetrack.cmd import base
@@ -169,8 +170,7 @@ def _none(name: str) -> dict[str, Any]:
 
 def _in_words(on: Sequence[Mapping[str, Any]]) -> str:
     most = sorted(on, key=lambda one: -one['amount'])
-    return ', '.join(f'{one["amount"]} on {one["host"]}' for one in most[:_SHOWN]) + (
-        f' and {len(on) - _SHOWN} more' if len(on) > _SHOWN else '')
+    return exception.in_short([f'{one["amount"]} on {one["host"]}' for one in most], _SHOWN)
 
 
 def _as_extra_specs(text: str) -> dict[str, str]:

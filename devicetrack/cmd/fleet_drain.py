@@ -12,6 +12,7 @@ from typing import Any
 from typing import Final
 from typing import NamedTuple
 
+from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.claims import report
 from devicetrack.cmd import base
@@ -27,9 +28,6 @@ from devicetrack.fleet.reading import Reader
 from devicetrack.objects.values import Record
 from devicetrack.pictures import moments
 from devicetrack.pictures import natural
-
-# A sentence names so many hosts.
-_SHOWN: Final = 10
 
 _UNKNOWN: Final = 'unknown'
 
@@ -128,7 +126,7 @@ class Drain(mirrored.OfMirror):
                       if one.line['status'] == report.OBSERVED} - {None, *(one.instance_uuid for one in guests)}
         if of_service:
             self.say(f'not listed: {base.count(len(of_service), "guest")} with devices that the compute service hands '
-                     f'out itself: {_some(sorted(of_service))}')
+                     f'out itself: {exception.in_short(sorted(of_service))}')
 
     def _guests(self, reader: Reader, drained: Sequence[Picture], policy: str) -> list[_Guest]:
         """Return the guests of hosts, in the order of the hosts."""
@@ -196,12 +194,7 @@ class Drain(mirrored.OfMirror):
         closed = [one.name for one in self._pictures
                   if one.report_only is not None and not one.is_silent and one.uuid not in ours]
         if closed:
-            self.say(f'not counted, because they are report-only: {_some(closed)}')
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f' and {len(names) - _SHOWN} more' if len(names) > _SHOWN else ''
-    return f'{", ".join(names[:_SHOWN])}{more}'
+            self.say(f'not counted, because they are report-only: {exception.in_short(closed)}')
 
 
 _RUNNING: Final = 'can move while running'

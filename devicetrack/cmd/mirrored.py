@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 from typing import Final
 
+from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.cmd import base
 from devicetrack.fleet.reading import Picture
@@ -17,9 +18,6 @@ from devicetrack.pictures import natural
 
 # The columns that say how old the answer is. Every command that reads a mirror has them.
 AGE: Final = ('age_s', 'unknown_since')
-
-# A sentence names so many hosts.
-_SHOWN: Final = 10
 
 
 def add_hosts(parser: argparse.ArgumentParser) -> None:
@@ -85,8 +83,7 @@ def say_age(command: base.Command, pictures: Sequence[Picture]) -> None:
     silent = sorted((one for one in pictures if one.is_silent), key=lambda one: -one.age_s)
     if silent:
         command.exit_code = base.ATTENTION
-        named = ', '.join(f'{one.name} since {moments.local(one.read_at)}' for one in silent[:_SHOWN])
-        more = f' and {len(silent) - _SHOWN} more' if len(silent) > _SHOWN else ''
-        command.say(f'unknown, because they are silent: {named}{more}')
+        command.say('unknown, because they are silent: ' + exception.in_short(
+            [f'{one.name} since {moments.local(one.read_at)}' for one in silent]))
     if not pictures:
         command.say('the mirror has no host: run devicetrack-manage fleet push on the hosts')

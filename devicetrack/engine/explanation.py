@@ -109,9 +109,7 @@ class Shortage(NamedTuple):
         return f'{self.not_meant} free of another product or type than the alias means, or without its traits'
 
     def _failed(self) -> list[str]:
-        more = len(self.failed) - _SHOWN
-        return [f'not realized: {"; ".join(self.failed[:_SHOWN])}' + (f' and {more} more' if more > 0 else '')
-                ] if self.failed else []
+        return [f'not realized: {exception.in_short(self.failed, _SHOWN, "; ")}'] if self.failed else []
 
     def _wrong_type(self) -> str:
         return f' ({_count(self.wrong_type, "device")} of another type there)' if self.wrong_type else ''

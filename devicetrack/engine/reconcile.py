@@ -488,11 +488,10 @@ class _Reconciliation:
 
     def _broken(self, token: str, what: str, records: Sequence[Record]) -> Finding:
         owned = [f'{record.key}: {_whose(record)}' for record in records]
-        more = f' and {len(owned) - _SHOWN} more' if len(owned) > _SHOWN else ''
         first = records[0]
         return self._finding(
             findings.EXCLUSION_BROKEN, vocabulary.CRITICAL, (first.kind, first.identifier),
-            f'{things.in_words(token)}: {what}: {"; ".join(owned[:_SHOWN])}{more}',
+            f'{things.in_words(token)}: {what}: {exception.in_short(owned, _SHOWN, "; ")}',
             "see which guest uses which device, and move or delete the others; each device stays its owner's until "
             'then')._replace(held='every device of it')
 

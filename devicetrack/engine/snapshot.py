@@ -19,6 +19,7 @@ from typing import Any
 from typing import Final
 from typing import NamedTuple
 
+from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.engine import exclusion
 from devicetrack.engine import withholding
@@ -492,8 +493,7 @@ class Snapshot(NamedTuple):
         found = [f'{_who_has(key, device)} of {things.in_words(name)}'
                  for name, mode, key, device in self.excluding(exclusions, but)
                  if (FREE if device is None else device.state) in states and mode in modes]
-        more = f' and {len(found) - _SHOWN} more' if len(found) > _SHOWN else ''
-        return ', '.join(sorted(found)[:_SHOWN]) + more
+        return exception.in_short(sorted(found), _SHOWN)
 
     # -- answers ------------------------------------------------------------------------------------------------------
 
