@@ -22,6 +22,7 @@ from devicetrack import ownfiles
 _LOCKS = '/proc/locks'
 # How long to wait for another writer of a file.
 _WRITER_S = 60.0
+_POLL_S = 0.05
 
 
 class FileLocked(Exception):
@@ -43,7 +44,7 @@ class FileLock:
         self.path = path
         self._pid = 0
 
-    def acquire(self, timeout_s: float = 0.0, poll_s: float = 0.05) -> None:
+    def acquire(self, timeout_s: float = 0.0) -> None:
         """Take the lock, waiting at most ``timeout_s`` seconds.
 
         :raises FileLocked: somebody else still holds it
@@ -59,7 +60,7 @@ class FileLock:
                 while not flock(fd):
                     if time.monotonic() >= deadline:
                         raise FileLocked(self.path)
-                    time.sleep(poll_s)
+                    time.sleep(_POLL_S)
                 # Somebody may have replaced the file meanwhile. Then the next caller would lock the new file.
                 ours = ownfiles.is_at(fd, self.path)
             finally:

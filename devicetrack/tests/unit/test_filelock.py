@@ -100,7 +100,7 @@ class FileLockTestCase(base.TestCase):
     def test_waits_until_it_is_free(self):
         first, second = self.lock(), self.lock()
         first.acquire()
-        first_answer, second_answer = self.together(first.release, lambda: second.acquire(timeout_s=30, poll_s=0.001))
+        first_answer, second_answer = self.together(first.release, lambda: second.acquire(timeout_s=30))
         self.assertEqual((None, None), (first_answer, second_answer))
 
     def test_a_child_that_was_given_the_descriptor_keeps_it(self):
