@@ -187,7 +187,6 @@ ADD_EVENTS: Final = sa.insert(models.events).inline()
 _IS_OF_DEVICE: Final = sa.or_(models.events.c.identifier == sa.bindparam('identifier'),
                               models.events.c.parent == sa.bindparam('identifier'))
 EVENTS_OF_DEVICE: Final = _select(models.events, [], ['number']).where(_IS_OF_DEVICE)
-EVENTS_OF_DEVICE_ON_HOST: Final = _select(models.events, ['host_uuid'], ['number']).where(_IS_OF_DEVICE)
 # Events of earlier releases about what the service hands out have the serial number in place of the parent.
 EVENTS_OF_SERIAL: Final = _select(models.events, [], ['number']).where(sa.or_(
     models.events.c.serial == sa.bindparam('serial'), models.events.c.parent == sa.bindparam('serial')))

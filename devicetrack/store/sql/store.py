@@ -408,10 +408,8 @@ class SQLStore(database.Database, api.Store):
 
     def events_of_device(self, identifier: str, since_ms: int | None = None, until_ms: int | None = None,
                          host_uuid: str | None = None) -> list[api.StoredEvent]:
-        if host_uuid is None:
-            return self._events(queries.EVENTS_OF_DEVICE, {'identifier': identifier}, since_ms, until_ms)
-        return self._events(queries.EVENTS_OF_DEVICE_ON_HOST, {'identifier': identifier, 'host_uuid': host_uuid},
-                            since_ms, until_ms)
+        return self._events(queries.EVENTS_OF_DEVICE.filter_by(**_given(host_uuid=host_uuid)),
+                            {'identifier': identifier}, since_ms, until_ms)
 
     def events_of_serial(self, serial: str, since_ms: int | None = None, until_ms: int | None = None,
                          host_uuid: str | None = None) -> list[api.StoredEvent]:
