@@ -217,19 +217,15 @@ def load(conf: Any, host: str) -> list[tuple[str, Source]]:
 
 def _make(name: str, cls: Any, conf: Any, host: str, where: str) -> Source:
     if not (isinstance(cls, type) and issubclass(cls, Source)):
-        raise exception.InvalidConfiguration(where, name, f'{_path(cls)} is no subclass of {_path(Source)}')
+        raise exception.InvalidConfiguration(
+            where, name, f'{registry.class_path(cls)} is no subclass of {registry.class_path(Source)}')
     try:
         return cls(conf, host)
     except (exception.InvalidConfiguration, cfg.Error):
         raise
     except Exception as error:
         raise exception.InvalidConfiguration(
-            where, name, f'{_path(cls)} fails with {type(error).__name__}: {error}') from error
-
-
-def _path(cls: Any) -> str:
-    """Return the path of a class in the form of entry points."""
-    return f'{getattr(cls, "__module__", "")}:{getattr(cls, "__qualname__", repr(cls))}'
+            where, name, f'{registry.class_path(cls)} fails with {type(error).__name__}: {error}') from error
 
 
 class Declarer:

@@ -79,6 +79,11 @@ def load_plugin(namespace: str, option: str, name: str) -> Any:
     raise exception.InvalidConfiguration(option, name, f'{how_many} this name in {namespace}')
 
 
+def class_path(cls: Any) -> str:
+    """Return the path of a class in the form of entry points."""
+    return f'{getattr(cls, "__module__", "")}:{getattr(cls, "__qualname__", repr(cls))}'
+
+
 def _mistake(option: cfg.Opt, value: Any) -> str | None:
     """The mistake in a value of the right type. A service may have registered the option without our limits."""
     if value is None or (value == '' and isinstance(option, PathOpt)):

@@ -21,6 +21,7 @@ from typing import Final
 
 from oslo_config import cfg
 
+from devicetrack import conf as registry
 from devicetrack import exception
 from devicetrack import log
 from devicetrack import vocabulary
@@ -77,7 +78,7 @@ def make(kinds: Sequence[type[api.DeviceKind]], conf: Any, hypervisor: connectio
     for cls in kinds:
         kind = _make(cls, conf, hypervisor, state_path, boot_id)
         if kind.name in made:
-            raise _no_kind(cls, f'it has the name of {_path(type(made[kind.name]))}, {kind.name}')
+            raise _no_kind(cls, f'it has the name of {registry.class_path(type(made[kind.name]))}, {kind.name}')
         made[kind.name] = kind
     return dict(sorted(made.items()))
 
@@ -85,7 +86,7 @@ def make(kinds: Sequence[type[api.DeviceKind]], conf: Any, hypervisor: connectio
 def _make(cls: type[api.DeviceKind], conf: Any, hypervisor: connection.Connection, state_path: str,
           boot_id: Callable[[], str]) -> api.DeviceKind:
     if not (isinstance(cls, type) and issubclass(cls, api.DeviceKind)):
-        raise _no_kind(cls, f'it is no subclass of {_path(api.DeviceKind)}')
+        raise _no_kind(cls, f'it is no subclass of {registry.class_path(api.DeviceKind)}')
     name = getattr(cls, 'name', None)
     if not isinstance(name, str) or _NAME.fullmatch(name) is None:
         raise _no_kind(cls, f'its name, {name!r}, is not made of 1 to 64 letters, digits, dots, dashes and underscores')
@@ -358,12 +359,7 @@ def _without_identity_unhealthy(found: api.Stock, rows: Compact[InventoryDevice]
 
 
 def _no_kind(cls: Any, reason: str) -> exception.InvalidConfiguration:
-    return exception.InvalidConfiguration(device_kinds.NAMESPACE, _path(cls), reason)
-
-
-def _path(cls: Any) -> str:
-    """Return the path of a class in the form of entry points."""
-    return f'{getattr(cls, "__module__", "")}:{getattr(cls, "__qualname__", repr(cls))}'
+    return exception.InvalidConfiguration(device_kinds.NAMESPACE, registry.class_path(cls), reason)
 
 
 def _said(error: Exception) -> str:
