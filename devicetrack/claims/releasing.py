@@ -19,7 +19,6 @@ from collections.abc import Sequence
 import contextlib
 import threading
 import time
-from typing import Final
 from typing import NamedTuple
 from typing import TypeGuard
 
@@ -32,6 +31,7 @@ from devicetrack.claims.host import ThisHost
 from devicetrack.claims.metering import Meter
 from devicetrack.claims.metering import Wiping
 from devicetrack.claims.rows import Rows
+from devicetrack.claims.withheld import pause
 from devicetrack.claims.withheld import WithheldDevices
 from devicetrack.claims.workers import Workers
 from devicetrack.objects import details
@@ -197,10 +197,6 @@ def _readable(records: Sequence[Record]) -> tuple[list[DeviceAssignment], dict[D
         else:
             assignments.append(assignment)
     return assignments, unreadable
-
-
-# The largest number of audits between two tries of a wipe that fails.
-_RAREST: Final = 64
 
 
 class Wipe(NamedTuple):
@@ -425,8 +421,8 @@ class Wipes:
         if failure is not None:
             self._wait_no_more(record)
         with self._lock.held():
-            self._tried[record.key] = _Try(record.claim_id, why, 0 if failure is None else self._audits + min(
-                1 << min(failure.tries - 1, _RAREST), _RAREST))
+            self._tried[record.key] = _Try(
+                record.claim_id, why, 0 if failure is None else self._audits + pause(failure.tries - 1))
 
     def _wait_no_more(self, record: Record) -> None:
         with self._lock.held():

@@ -533,7 +533,7 @@ def _causes(now: Snapshot, views: Views, marks: Marks) -> dict[Target, withholdi
 
 def _line_of(device: states.DeviceState, names: Mapping[str, str], wiping: Mapping[DeviceKey, WipeProgress],
              causes: Mapping[Target, withholding.Causes], views: Views) -> Line:
-    key = DeviceKey(device.kind, str(device.identifier))
+    key = device.key
     status = {selection.HELD: HELD, selection.RELEASING: RELEASING}.get(
         device.state, WITHHELD if device.withheld else FREE)
     # Without an owner and a reason in the snapshot, what the store has ended since the last audit.

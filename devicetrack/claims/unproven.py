@@ -14,6 +14,7 @@ from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
+import operator
 import threading
 import time
 from typing import Final
@@ -139,7 +140,7 @@ class Unproven:
     def details(self) -> Mapping[DeviceKey, str]:
         """Say why each unproven device is not proven clean, for the list of withheld devices."""
         to_be_done = TO_BE_WIPED if self._policy == vocabulary.WIPE else TO_BE_READ
-        unproven = map(_key, self._ledger.now.unproven())
+        unproven = (device.key for device in self._ledger.now.unproven())
         with self._lock.held():
             # The ledger's list lacks tried devices that are also withheld for another reason.
             return {**dict.fromkeys(unproven, to_be_done), **{key: why for key, (_, why) in self._answers.items()},
@@ -279,7 +280,7 @@ class Unproven:
 
     def _is_untried(self, device: DeviceState) -> bool:
         """The caller holds the lock."""
-        key = _key(device)
+        key = device.key
         return key not in self._later and self._answers.get(key, ('',))[0] != device.details
 
     def _work(self, task: _Task) -> None:
@@ -301,12 +302,12 @@ class Unproven:
         finally:
             if task.is_requested:               # else a wipe of the device may still wait for its turn
                 with self._lock.held():
-                    self._wiping.pop(_key(device), None)
+                    self._wiping.pop(device.key, None)
 
     def _next(self) -> _Task | None:
         """The next device and how to prove it. None ends the thread: nothing is left now, or it must stop."""
         how = vocabulary.WIPE if self._policy == vocabulary.WIPE else vocabulary.READ
-        unproven = sorted(self._ledger.now.unproven(), key=_key) if self._begun else []
+        unproven = sorted(self._ledger.now.unproven(), key=operator.attrgetter('key')) if self._begun else []
         while True:
             with self._lock.held():
                 ended = self._stop.is_set() or self._gate.report_only is not None
@@ -332,7 +333,7 @@ class Unproven:
 
     def _prove(self, task: _Task) -> None:
         device, how = task.device, task.how
-        key = _key(device)
+        key = device.key
         self._rows.check_unowned([key])         # long before the last check, which comes after the lock or the reading
         LOG.info('%(kind)s/%(identifier)s has no owner, and nothing proves it clean: %(how)s',
                  {'kind': key.kind, 'identifier': key.identifier, 'how': how})
@@ -392,7 +393,7 @@ class Unproven:
 
         :raises DeviceInUse: somebody has such a device, or this one
         """
-        key = _key(task.device)
+        key = task.device.key
         try:
             if (reason := self._ledger.begin_wipe(key)) is not None:
                 raise exception.DeviceInUse(*key, reason)
@@ -410,7 +411,7 @@ class Unproven:
         :raises _NotBegun: the host is report-only, this manager closes, or an operator cordoned it after the request
         :raises _LeftAlone: nobody asked for its wipe by name, and it is cordoned or withheld for another reason
         """
-        key = _key(task.device)
+        key = task.device.key
         closed = 'the service stops' if self._stop.is_set() else self._gate.why_not_end
         if closed is not None:
             raise _NotBegun(closed)
@@ -433,7 +434,7 @@ class Unproven:
 
         A wipe that an operator requested is tried once. Reading the device instead would hide why the wipe failed.
         """
-        key = _key(task.device)
+        key = task.device.key
         if task.how == vocabulary.WIPE:
             why = f'wiping it failed: {why}'
         final = final or task.is_requested
@@ -464,10 +465,6 @@ class Unproven:
 def _is_same(seen: str, device: DeviceState) -> bool:
     """Whether a device is the one of these details, as far as the host shows."""
     return identity.alike(seen, device.details) or identity.same_device(seen, device.details)
-
-
-def _key(device: DeviceState) -> DeviceKey:
-    return DeviceKey(device.kind, str(device.identifier))
 
 
 def _cordons(marks: Marks, key: DeviceKey, parent: str | None) -> tuple[Cause, ...]:

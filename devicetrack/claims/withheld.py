@@ -155,18 +155,18 @@ def _carry_over(store: Store, earlier: Host, host: Host, rows: Sequence[Withheld
 
 
 def why_unknown(target: Target, parents: Collection[tuple[str, str]],
-                devices: Collection[tuple[str, str | None]]) -> str | None:
+                devices: Collection[tuple[str, str]]) -> str | None:
     """Say why a host does not know a device or a parent, and which it has; None if it knows it.
 
     :param parents: the parents of the host, by kind and name
     :param devices: the devices of the host, by kind and identifier
     """
-    known: Collection[tuple[str, str | None]] = parents if target.scope == vocabulary.PARENT else devices
+    known = parents if target.scope == vocabulary.PARENT else devices
     if (target.kind, target.name) in known:
         return None
     if target.scope == vocabulary.DEVICE and (target.kind, target.name) in parents:
         return 'it is a parent of devices: add --parent'
-    names = sorted(str(name) for kind, name in known if kind == target.kind)
+    names = sorted(name for kind, name in known if kind == target.kind)
     near = exception.close_to(target.name, names, f'{target.kind}/') if names else exception.close_to(
         f'{target.kind}/{target.name}', (f'{kind}/{name}' for kind, name in known))
     if near and names:
@@ -240,7 +240,7 @@ def in_short(names: Sequence[str]) -> str:
 
 # An operator who knows that a device is clean ends these.
 _ADMITTED: Final = (vocabulary.IN_DOUBT, vocabulary.RETIRED)
-# The largest number of audits before claims try again what could not be made ready.
+# The largest number of audits before something that failed is tried again.
 _RAREST: Final = 64
 
 
@@ -267,7 +267,7 @@ class WithheldDevices:
         self._untold: list[Event] = []          # what the store may not have yet
         self._audits = 0
         # What failed since it was last made ready, also while claims try it again.
-        self._failed = {target: _Failed(cause.tries, _pause(cause.tries))
+        self._failed = {target: _Failed(cause.tries, pause(cause.tries))
                         for target, cause in self.not_realized.items()}
 
     # -- after an audit -----------------------------------------------------------------------------------------------
@@ -416,7 +416,7 @@ class WithheldDevices:
             since = before[vocabulary.NOT_REALIZED].since if vocabulary.NOT_REALIZED in before else int(time.time())
             self.marks = {**self.marks, target: {**before, vocabulary.NOT_REALIZED: Cause(
                 since, why, vocabulary.BY_HOST, tries)}}
-            self._failed[target] = _Failed(tries, self._audits + _pause(tries))
+            self._failed[target] = _Failed(tries, self._audits + pause(tries))
             self._ledger.stand(target, vocabulary.NOT_REALIZED, why)
             self._write_if_possible(self.marks)
 
@@ -484,7 +484,7 @@ class WithheldDevices:
             self._say(target, vocabulary.CORDONED, detail or earlier, since)
             LOG.info('Host %(host)s: %(target)s is cordoned: %(detail)s', {
                 'host': self._host, 'target': target, 'detail': detail or earlier or 'no reason given'})
-            wiped = [str(Target.of(DeviceKey(device.kind, device.identifier))) for device in self._ledger.now.states()
+            wiped = [str(Target.of(device.key)) for device in self._ledger.now.states()
                      if BEING_WIPED in device.withheld and device.identifier is not None
                      and target.has(device.kind, device.identifier, device.parent)]
         # Whoever wipes a device first marks it in the ledger, and then looks for a cordon: no wipe begins unseen.
@@ -757,8 +757,8 @@ class WithheldDevices:
         return with_progress(listed(self.marks, now.reasons(), now.excluded(), self._rows.all()), self._driver)
 
 
-def _pause(tries: int) -> int:
-    """The number of audits until claims try again what failed so often."""
+def pause(tries: int) -> int:
+    """The number of audits until something that failed so often is tried again."""
     return min(1 << min(tries, _RAREST), _RAREST)
 
 

@@ -40,8 +40,8 @@ class DeviceState(NamedTuple):
     unborn: bool
 
     @property
-    def key(self) -> tuple[str, str | None]:
-        return self.kind, self.identifier
+    def key(self) -> DeviceKey:
+        return DeviceKey(self.kind, self.identifier or '')
 
 
 class PoolState(NamedTuple):
