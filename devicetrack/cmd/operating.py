@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from collections.abc import Mapping
 import os
 import pwd
@@ -40,25 +41,18 @@ def _answer(outcome: requesting.RequestOutcome, host: Host, kind: str, identifie
 
 
 class _Cordoning(requesting.Requesting):
-    """Base of the commands that cordon a device or a parent, or end a cordon."""
+    """Base of the commands that cordon something or, with another verb, end a cordon."""
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        super().add_arguments(parser)
-        parser.add_argument('device', metavar='KIND/NAME', type=options.device_name,
-                            help='The device, with its kind: vpmem/ns0. With --parent the parent, with the kind of its '
-                                 'devices: mdev/pci_0000_84_00_0.')
-        parser.add_argument('--parent', action='store_true',
-                            help='All devices that the parent of this name has or can make.')
+    verb, done = operator_requests.CORDON, CORDONED
 
-    def cordon(self, parsed_args: argparse.Namespace, verb: str, done: str, **more: Any) -> Mapping[str, Any]:
-        kind, name = self.key(parsed_args.device)
-        scope = vocabulary.PARENT if parsed_args.parent else vocabulary.DEVICE
-        observer = self.app.observer(parsed_args.host)
-        host = observer.host
-        outcome = self.ask(host, verb, done, parsed_args, kind=kind, scope=scope, name=name,
-                           check=lambda: observer.check_known(Target(kind, scope, name)), **more)
-        device, parent = (None, name) if parsed_args.parent else (name, None)
-        return _answer(outcome, host, kind, device, parent=parent)
+    def add_reason(self, parser: argparse.ArgumentParser) -> None:
+        if self.verb == operator_requests.CORDON:
+            options.add_reason(parser)
+
+    def cordon(self, host: Host, target: Target, parsed_args: argparse.Namespace,
+               check: Callable[[], None] | None = None) -> requesting.RequestOutcome:
+        reason = {'reason': parsed_args.reason} if self.verb == operator_requests.CORDON else {}
+        return self.ask(host, self.verb, self.done, parsed_args, check=check, **target._asdict(), **reason)
 
 
 class Cordon(_Cordoning):
@@ -70,39 +64,31 @@ class Cordon(_Cordoning):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         super().add_arguments(parser)
-        options.add_reason(parser)
+        parser.add_argument('device', metavar='KIND/NAME', type=options.device_name,
+                            help='The device, with its kind: vpmem/ns0. With --parent the parent, with the kind of its '
+                                 'devices: mdev/pci_0000_84_00_0.')
+        parser.add_argument('--parent', action='store_true',
+                            help='All devices that the parent of this name has or can make.')
+        self.add_reason(parser)
 
     def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
-        return self.cordon(parsed_args, operator_requests.CORDON, CORDONED, reason=parsed_args.reason)
+        kind, name = self.key(parsed_args.device)
+        target, observer = Target.named(kind, name, parsed_args.parent), self.app.observer(parsed_args.host)
+        outcome = self.cordon(observer.host, target, parsed_args, lambda: observer.check_known(target))
+        device, parent = (None, name) if parsed_args.parent else (name, None)
+        return _answer(outcome, observer.host, kind, device, parent=parent)
 
 
-class Uncordon(_Cordoning):
+class Uncordon(Cordon):
     """End the cordon of a device, or with --parent of a parent.
 
     Devices that are withheld for other reasons stay withheld.
     """
 
-    def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
-        return self.cordon(parsed_args, operator_requests.UNCORDON, requesting.UNCORDONED)
+    verb, done = operator_requests.UNCORDON, requesting.UNCORDONED
 
 
-class _HostCordoning(requesting.Requesting):
-    """Base of the commands that cordon a host, or end its cordon."""
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument('host', metavar='NAME', nargs='?',
-                            help='The host, when this machine is more than one in the store. By default the host that '
-                                 'this machine is.')
-        requesting.add_waiting(parser)
-
-    def cordon(self, parsed_args: argparse.Namespace, verb: str, done: str, **more: Any) -> Mapping[str, Any]:
-        host = self.app.observer(parsed_args.host).host
-        target = Target.host(host.name)
-        outcome = self.ask(host, verb, done, parsed_args, **target._asdict(), **more)
-        return {'outcome': outcome.outcome, 'host': host.name, 'text': outcome.text, 'request_uuid': outcome.request}
-
-
-class HostCordon(_HostCordoning):
+class HostCordon(_Cordoning):
     """Keep all devices of this host from new instances, also those that come later. Instances keep what they have.
 
     The scheduler sees no free device here any more. The cordon lasts until "host uncordon", even across restarts. Run
@@ -110,18 +96,22 @@ class HostCordon(_HostCordoning):
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        super().add_arguments(parser)
-        options.add_reason(parser)
+        parser.add_argument('host', metavar='NAME', nargs='?',
+                            help='The host, when this machine is more than one in the store. By default the host that '
+                                 'this machine is.')
+        requesting.add_waiting(parser)
+        self.add_reason(parser)
 
     def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
-        return self.cordon(parsed_args, operator_requests.CORDON, CORDONED, reason=parsed_args.reason)
+        host = self.app.observer(parsed_args.host).host
+        outcome = self.cordon(host, Target.host(host.name), parsed_args)
+        return {'outcome': outcome.outcome, 'host': host.name, 'text': outcome.text, 'request_uuid': outcome.request}
 
 
-class HostUncordon(_HostCordoning):
+class HostUncordon(HostCordon):
     """End the cordon of this host. Devices and parents that are cordoned by themselves stay cordoned."""
 
-    def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
-        return self.cordon(parsed_args, operator_requests.UNCORDON, requesting.UNCORDONED)
+    verb, done = operator_requests.UNCORDON, requesting.UNCORDONED
 
 
 class Admit(requesting.Requesting):
