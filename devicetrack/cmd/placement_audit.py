@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import functools
 from typing import Any
 
-from devicetrack.claims.report import Observer
 from devicetrack.cmd import audit as audit_commands
 from devicetrack.cmd import base
 from devicetrack.cmd import placement
@@ -81,12 +80,10 @@ class Audit(audit_commands.Repairing):
         layout = tree.wanted_layout(self.app.conf[placement_options.GROUP].nested,
                                     observer.host.nested_version is not None)
 
-        def look(observer: Observer) -> HostView:
-            return HostView(*observer.providers(parsed_args.node), *observer.placed())
-
-        return observer.host.name, Auditor(client, functools.partial(look, observer), layout,
-                                                    observer.resource_classes, leftovers, functools.partial(
-                                                        node.record_layout, self.app.store, observer.host, layout))
+        return observer.host.name, Auditor(
+            client, lambda: HostView(*observer.providers(parsed_args.node), *observer.placed()), layout,
+            observer.resource_classes, leftovers,
+            functools.partial(node.record_layout, self.app.store, observer.host, layout))
 
     # -- repairing ----------------------------------------------------------------------------------------------------
 
