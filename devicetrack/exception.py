@@ -602,6 +602,18 @@ class OperationPending(DeviceTrackError):
     template = 'the operation on instance {instance_uuid} waits for host {host}, and goes on at its next audit'
 
 
+class DocumentNotSaved(DeviceTrackError):
+    """After a save, the service still has the document that the save replaced. ``replaced`` says what is in it.
+
+    Its ``save`` did not save, or its ``document`` returns an older state. Nothing is undone: the operation continues at
+    the next audit.
+    """
+    instance_uuid: str
+    replaced: str
+    template = ('instance {instance_uuid}: a save of its document did not hold. The service still returns the document '
+                'before it: {replaced}')
+
+
 # -- the store --------------------------------------------------------------------------------------------------------
 
 

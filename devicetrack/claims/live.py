@@ -146,7 +146,7 @@ class LiveMigrations:
         guest = _source_devices(instance, self._instances.read(instance).get('resources'), check, demand)
         self._check_partners(guest)
         search = PartnerSearch(self._host, lambda: self._ledger.now, self._declarations.of_device,
-                               self._declarations.rules, guest, _warn)
+                               self._declarations.rules, guest, _tell)
         return self._moves.claim(context, instance, migration, moves.LIVE_MIGRATION, demand, Carried(numa_topology),
                                  search)
 
@@ -205,9 +205,9 @@ class LiveMigrations:
                                             f'and the check used {then}; check and claim again')
 
 
-def _warn(source: str, destination: str, verdict: str) -> None:
-    LOG.warning('A running guest migrates here with %(source)s, and may get one of %(destination)s for it: %(verdict)s',
-                {'source': source, 'destination': destination, 'verdict': verdict})
+def _tell(source: str, destination: str, verdict: str) -> None:
+    LOG.info('A running guest migrates here with %(source)s, and may get one of %(destination)s for it: %(verdict)s',
+             {'source': source, 'destination': destination, 'verdict': verdict})
 
 
 def _check_post_copy(instance: Any, kinds: Iterable[str], post_copy: bool) -> None:

@@ -114,8 +114,7 @@ class Move:
     @property
     def text(self) -> str:
         """What the instance does meanwhile, for an error."""
-        return f'moving to {self.dest_compute} ({self.kind}, {self.status})' + (
-            ': confirm or revert that first' if self.status == FINISHED else '')
+        return f'moving to {self.dest_compute} ({self.kind}, {self.status})'
 
     @property
     def turn(self) -> str | None:
@@ -176,6 +175,11 @@ class Document:
             return None
         read: InstanceResources = InstanceResources.obj_from_primitive(self.resources)
         return read
+
+    @property
+    def progress(self) -> str:
+        """How far it is, for an error."""
+        return self.move.text if self.move is not None else f'{self.state} on host {self.host}'
 
     @property
     def is_over(self) -> bool:

@@ -61,7 +61,8 @@ class Lifecycle:
       where it was.
     * Every other error: the outcome of the step is unknown, for example because the store or the hypervisor does not
       answer. Nothing is undone, and the next audit continues. :exc:`~devicetrack.exception.OperationPending` is the
-      same for the other host.
+      same for the other host. :exc:`~devicetrack.exception.DocumentNotSaved` says that a save of the service did not
+      hold.
 
     Operations on one instance wait for one another; those on different instances do not. Any number of threads may
     call.
@@ -157,7 +158,8 @@ class Lifecycle:
 
     def start(self, instance_uuid: str) -> None:
         """Start the guest on the devices that it has."""
-        self._power(instance_uuid, documents.STARTING, (documents.OFF, documents.ACTIVE), documents.ACTIVE)
+        self._power(instance_uuid, documents.STARTING, (documents.OFF, documents.ACTIVE, documents.STARTING),
+                    documents.ACTIVE)
 
     def stop(self, instance_uuid: str) -> None:
         """Turn the guest off, or record that its user did. It keeps its devices, and :meth:`open` does not start it."""
@@ -272,10 +274,10 @@ class Lifecycle:
 
     def _check_at_rest(self, document: Document, host: str, operation: str, *states: str) -> None:
         """:raises InstanceBusy: an instance is not at rest on a host in one of these states"""
-        if document.move is not None:
-            raise exception.InstanceBusy(document.uuid, operation, document.move.text)
-        if document.state not in states or document.host != host:
-            raise exception.InstanceBusy(document.uuid, operation, f'{document.state} on host {document.host}')
+        waits = document.move is not None and document.move.status == documents.FINISHED
+        if document.move is not None or document.state not in states or document.host != host:
+            raise exception.InstanceBusy(document.uuid, operation, document.progress + (
+                ': confirm or revert that first' if waits else ''))
 
     def _begun(self, document: Document, kind: str, status: str, destination: str, allocations: Any,
                **flavors: Any) -> Document:
@@ -293,7 +295,7 @@ class Lifecycle:
             if document.state == end and (end == documents.OFF or self._steps.state_of(instance_uuid) == steps.RUNS):
                 return None
             self._check_at_rest(document, self.host, 'start or stop', *states)
-            return document.but(state=state)
+            return None if document.state == state else document.but(state=state)
 
         self._operate(instance_uuid, decide, lambda document: document.state == end)
 
@@ -301,9 +303,17 @@ class Lifecycle:
         """:raises NotReady, HostTakenOver: :meth:`open` has not succeeded, or a newer process has this host"""
         self.manager.store.check_epoch()
 
-    def _read(self, instance_uuid: str) -> Document | None:
+    def _read(self, instance_uuid: str, replaced: str | None = '') -> Document | None:
+        """Read the document of an instance.
+
+        :param replaced: what a save of this thread has just replaced; '' if it made none
+        :raises DocumentNotSaved: the service still returns that
+        """
         text = self._instances.document(instance_uuid)
-        return None if text is None else Document.read(text)
+        document = None if text is None else Document.read(text)
+        if text == replaced:
+            raise exception.DocumentNotSaved(instance_uuid, 'none' if document is None else document.progress)
+        return document
 
     def _operate(self, instance_uuid: str, decide: Callable[[Document], Document | None],
                  is_reached: Callable[[Document], bool], new: Document | None = None) -> Document:
@@ -317,8 +327,7 @@ class Lifecycle:
         self._check_open()
         with self._conducting(instance_uuid):
             self._failures.pop(instance_uuid, None)
-            self._decide(instance_uuid, decide, new)
-            document = self._conduct(instance_uuid)
+            document = self._conduct(instance_uuid, self._decide(instance_uuid, decide, new))
             cause = self._failures.pop(instance_uuid, None)
         if is_reached(document):
             return document
@@ -327,22 +336,43 @@ class Lifecycle:
         raise exception.OperationFailed(instance_uuid, document.reason or f'it is {document.state}',
                                         document.for_tenant or FAILED) from cause
 
-    def _decide(self, instance_uuid: str, decide: Callable[[Document], Document | None], new: Document | None) -> None:
+    def _decide(self, instance_uuid: str, decide: Callable[[Document], Document | None],
+                new: Document | None) -> str | None:
+        """Save the decision of an operation. Before a move begins, its destination must answer.
+
+        :returns: what the save replaced; '' if there was nothing to decide
+        :raises OperationFailed: the destination does not answer, and nothing was saved
+        """
+        replaced: str | None = ''
+        answered = {self.host}
         while True:
             with self._working(instance_uuid):
-                document = self._read(instance_uuid)
+                document = self._read(instance_uuid, replaced)
                 if document is None and new is None:
                     raise exception.BadRequest('instance_uuid', instance_uuid, 'there is no document of it')
                 decided = new if document is None else decide(document)
-                with contextlib.suppress(steps.Changed):
-                    if decided is None or self._steps.save(decided, document):
-                        return
+                if decided is None:
+                    return ''
+                begun = decided.move if document is not None and document.move is None else None
+                if begun is None or begun.dest_compute in answered:
+                    replaced = None if document is None else document.saved
+                    with contextlib.suppress(steps.Changed):
+                        self._steps.save(decided, document)
+                        return replaced
+                    continue
+            try:
+                self._instances.ask(begun.dest_compute, instance_uuid)
+            except Exception as error:
+                raise exception.OperationFailed(
+                    instance_uuid, f'host {begun.dest_compute} does not answer: {error}', FAILED) from error
+            answered.add(begun.dest_compute)
 
-    def _conduct(self, instance_uuid: str) -> Document:
+    def _conduct(self, instance_uuid: str, replaced: str | None = '') -> Document:
         """Take the steps of this host, and ask other hosts for theirs, until nothing is left or nobody goes on."""
         asked = set()
         while True:
-            document = self._advance(instance_uuid)
+            document = self._advance(instance_uuid, replaced)
+            replaced = ''
             new = [host for host in document.turns if host != self.host and (host, document.saved) not in asked]
             if not new:
                 return document
@@ -350,8 +380,10 @@ class Lifecycle:
             try:
                 self._instances.ask(new[0], instance_uuid)
             except Exception as error:
-                LOG.warning('Host %s does not go on with instance %s: %s', new[0], instance_uuid, error)
-                if new[0] == document.turn:
+                is_its_turn = new[0] == document.turn       # else it follows when it is back, as after an evacuation
+                say = LOG.warning if is_its_turn else LOG.info
+                say('Host %s does not go on with instance %s: %s', new[0], instance_uuid, error)
+                if is_its_turn:
                     self._give_up(document, f'host {new[0]} does not answer: {error}')
 
     def _give_up(self, document: Document, reason: str) -> None:
@@ -360,14 +392,15 @@ class Lifecycle:
             with contextlib.suppress(steps.Changed):
                 self._steps.save(document.given_up(reason), document)
 
-    def _advance(self, instance_uuid: str) -> Document:
+    def _advance(self, instance_uuid: str, replaced: str | None = '') -> Document:
         """Take the steps of this host that an instance waits for. Work on it alone.
 
         :returns: the document without any such step, or with one that cannot be taken now
+        :raises DocumentNotSaved: a save did not hold
         """
         with self._working(instance_uuid):
             while True:
-                document = self._read(instance_uuid)
+                document = self._read(instance_uuid, replaced)
                 if document is None:            # no host had work with it any more, so the service has removed it
                     cause = self._failures.get(instance_uuid)
                     return Document(instance_uuid, self.host, {}, state=documents.DELETED,
@@ -381,6 +414,7 @@ class Lifecycle:
                 except steps.Failed as failed:
                     self._failures[instance_uuid] = failed.__cause__
                     LOG.warning('Instance %s: %s', instance_uuid, failed.__cause__)
+                replaced = document.saved
 
     def _go_on_with_all(self, restarted: bool) -> None:
         for instance_uuid, text in sorted(self._instances.documents(self.host).items()):

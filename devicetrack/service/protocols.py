@@ -19,7 +19,7 @@ class Instances(Protocol):
     """
 
     def document(self, instance_uuid: str) -> str | None:
-        """Return the document that was saved last. None if none was."""
+        """Return the document that was saved last, on any host. None if none was."""
 
     def documents(self, host: str) -> Mapping[str, str]:
         """Return, by instance UUID, every document whose last save had this host among its ``hosts``.

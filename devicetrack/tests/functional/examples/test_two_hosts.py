@@ -26,7 +26,7 @@ class TestProgram(base.TestCase):
 
     def test_it_prints_what_the_page_says(self) -> None:
         answer = processes.run(os.fspath(two_hosts.ROOT / 'two_hosts.py'), cwd=self.temp_dir())
-        self.assertEqual(0, answer.returncode, answer.stderr)
+        self.assertEqual((0, ''), (answer.returncode, answer.stderr))
         self.assertIn('::\n\n' + textwrap.indent(answer.stdout, '    ') + '\n', PAGE.read_text(encoding='utf-8'))
 
     def test_the_service_is_short(self) -> None:
@@ -117,11 +117,82 @@ class TestErrors(two_hosts.TwoHostsTestCase):
         self.hosts['two'].start()
         self.assertEqual(('one', 'active'), (self.check('undone').host, self.document().state))
 
+    def test_a_move_to_a_host_that_does_not_answer_writes_nothing(self) -> None:
+        self.one.claim(self.instance, two_hosts.VGPU)
+        before = self.database.document(self.instance)
+        self.hosts['two'].end()
+        for host in ('two', 'nowhere'):
+            for move in (lambda: self.one.resize(self.instance, two_hosts.LARGE, host),     # noqa: B023
+                         lambda: self.one.live_migrate(self.instance, host)):               # noqa: B023
+                error = self.assertRaises(exception.OperationFailed, move)
+                self.assertIn(f'host {host} does not answer', error.reason)
+                self.assertEqual(before, self.database.document(self.instance))
+        self.assertEqual(['one'], [host for host in ('one', 'two', 'nowhere') if self.database.documents(host)])
+
+    def test_a_repeated_move_does_not_ask_the_destination_again(self) -> None:
+        self.one.claim(self.instance, two_hosts.VGPU)
+        self.one.live_migrate(self.instance, 'two')
+        self.hosts['two'].end()
+        self.one.live_migrate(self.instance, 'two')
+
+    def test_a_save_that_did_not_hold_is_an_error_and_the_operation_may_be_repeated(self) -> None:
+        """Each save is lost once: the service says that it saved, and did not."""
+        save, held = self.names['Database'].save, 0
+
+        def lose(database: Any, *args: Any) -> bool:
+            nonlocal held
+            held -= 1
+            return save(database, *args) if held >= 0 else True
+
+        lost = []
+        for operation in (lambda: self.one.claim(self.instance, two_hosts.SMALL),
+                          lambda: self.one.stop(self.instance), lambda: self.one.start(self.instance),
+                          lambda: self.one.resize(self.instance, two_hosts.LARGE, 'two'),
+                          lambda: self.one.confirm(self.instance), lambda: self.two.release(self.instance)):
+            for number in range(10):
+                held = min(number, 1)
+                try:
+                    with mock.patch.object(self.names['Database'], 'save', lose):
+                        operation()
+                    break
+                except exception.DocumentNotSaved as error:
+                    self.assertEqual(self.instance, error.instance_uuid)
+                    lost.append(error.replaced)
+                except exception.OperationPending as error:
+                    lost.append(f'at {error.host}')
+        self.assertEqual([
+            'none', 'building on host one', 'active on host one', 'off on host one', 'starting on host one',
+            'active on host one', 'at two', 'moving to two (resize, pre-migrating)', 'at two',
+            'moving to two (resize, finished)', 'active on host two', 'active on host two', 'deleting on host two'],
+            lost)
+        self.check('deleted')
+
+    def test_a_document_of_before_the_last_save_is_an_error(self) -> None:
+        self.one.claim(self.instance, two_hosts.SMALL)
+        before = self.database.document(self.instance)
+        self.one.stop(self.instance)
+        with mock.patch.object(self.names['Database'], 'document', mock.Mock(return_value=before)):
+            error = self.assertRaises(exception.DocumentNotSaved, self.one.resize, self.instance, two_hosts.LARGE)
+        self.assertIn('the document before it: active on host one', str(error))
+
+    def test_a_live_migration_that_goes_well_logs_no_warning(self) -> None:
+        self.one.claim(self.instance, two_hosts.VGPU)
+        with self.assertNoLogs(level='WARNING'):
+            self.one.live_migrate(self.instance, 'two')
+
     def test_a_live_migration_that_does_not_arrive_leaves_the_guest(self) -> None:
         self.one.claim(self.instance, two_hosts.VGPU)
         with self.refuse('migrate'):
             self.assertRaises(exception.OperationFailed, self.one.live_migrate, self.instance, 'two')
         self.assertEqual('one', self.check('failed').host)
+
+    def test_a_start_that_failed_may_be_repeated(self) -> None:
+        self.one.claim(self.instance, two_hosts.SMALL)
+        self.one.stop(self.instance)
+        with self.refuse('start'):
+            self.assertRaises(ZeroDivisionError, self.one.start, self.instance)
+        self.one.start(self.instance)
+        self.assertEqual('active', self.check('repeated').state)
 
     def test_a_guest_that_was_stopped_stays_off_after_a_start(self) -> None:
         self.one.claim(self.instance, two_hosts.SMALL)
