@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Sequence
 import dataclasses
 import functools
@@ -34,9 +37,16 @@ from devicetrack.testing.crash.stores import rows_of
 from devicetrack.testing.crash.stores import Stores
 from devicetrack.testing.crash.world import Crashed
 from devicetrack.testing.crash.world import Host
+from devicetrack.testing.crash.world import Stuck
 from devicetrack.testing.crash.world import World
 
 _ATTEMPTS: Final = 12
+
+# So many moments of a run are shown that has no fault, and may never have ended.
+_SHOWN: Final = 400
+
+# A run takes about a second, or a few on a machine with other work.
+TIMEOUT_S: Final = 300
 
 AGAIN: Final = 'again'
 VARIANTS: Final = {
@@ -107,16 +117,22 @@ class Result:
     state: str = ''                             # a digest of the world right after the first fault
     log: str = ''
 
+    @property
+    def struck(self) -> str:
+        """The faults, each with its point, in words."""
+        return '; then '.join(f'{moments.FAULTS[course.fault.how]}: {course.struck or course.fault}'
+                              for course in self.courses if course.fault is not None) or 'without any fault'
+
     def trace(self) -> list[str]:
         """The points that the run passed, up to each fault."""
         lines = []
         for number, course in enumerate(self.courses):
             lines.append('the operation:' if number == 0 else 'the restart:')
-            for moment in course.moments:
+            for moment in course.moments[-_SHOWN:] if course.fault is None else course.moments:
                 if moment.kind in (moments.STORE, moments.DRIVER, moments.MACHINE) or moment == course.struck:
                     lines.append(f'    {moment}')
                 if moment == course.struck and course.fault is not None:
-                    lines.append(f'    *** {moments.FAULTS[course.fault.how]}')
+                    lines.append(f'    *** host {moment.host}: {moments.FAULTS[course.fault.how]}')
                     if course.fault.how in (moments.KILL, moments.ORPHAN):
                         break
         return lines
@@ -126,7 +142,7 @@ class _Run:
     """One run of an operation, with faults in it."""
 
     def __init__(self, operation: Operation, stores: Stores, seats: Seats, faults: Sequence[Fault],
-                 recorded: Sequence[Sequence[Moment]], record: bool) -> None:
+                 recorded: Sequence[Sequence[Moment]], record: bool, timeout_s: float) -> None:
         self.operation, self.stores, self.faults = operation, stores, tuple(faults)
         self._recorded, self._record = recorded, record
         self.astray = False
@@ -136,7 +152,7 @@ class _Run:
         # The last states that were checked: of the things that outlive a process, and of the process.
         self._seen = b''
         self._view: tuple[str, LedgerView | None] | None = None
-        self.world = World(operation.machines(), operation.data(), stores, seats, operation.process,
+        self.world = World(operation.machines(), operation.data(), stores, seats, operation.process, timeout_s,
                            operation.take_over)
 
     def go(self) -> Result:
@@ -144,10 +160,14 @@ class _Run:
         with self.world:
             try:
                 wrong = self._go()
+            except Stuck as stuck:
+                wrong = [str(stuck)]
             except Exception as error:
                 wrong = [traceback.format_exc()]
                 self.astray = isinstance(error, moments.WentAnotherWay)
-            wrong = self.world.trouble + wrong
+            trouble = self.world.trouble
+            wrong = [f'{what}; at the moments [{"], [".join(at)}]' for what, at in trouble.items()] + [
+                what for what in dict.fromkeys(wrong) if what not in trouble]
             log = self._log() if wrong else ''
         return Result(self.faults, wrong, self._courses, self._state, log)
 
@@ -319,17 +339,20 @@ class Report:
 
     ``points`` is the number of points of the operation, and ``restarts`` that of all its restarts together. ``states``
     is the number of different states that a kill at these points leaves behind. ``runs`` and ``failures`` count by
-    variant. ``first`` is the smallest failure.
+    variant. ``first`` is the smallest failure, and ``others`` says what was wrong in the others, with their faults.
+    ``hosts`` is the number of points on each host.
     """
 
     operation: str
     store: str
     points: int = 0
+    hosts: dict[str, int] = dataclasses.field(default_factory=dict)
     states: int = 0
     restarts: int = 0
     runs: dict[str, int] = dataclasses.field(default_factory=dict)
     failures: dict[str, int] = dataclasses.field(default_factory=dict)
     first: Result | None = None
+    others: dict[str, list[str]] = dataclasses.field(default_factory=dict)
 
     @property
     def survived(self) -> bool:
@@ -341,26 +364,35 @@ class Report:
             self.failures[variant] = self.failures.get(variant, 0) + 1
             if self.first is None:
                 self.first = result
+            else:
+                for wrong in result.wrong:
+                    self.others.setdefault(wrong, []).append(result.struck)
 
     def describe(self) -> str:
-        """Describe the smallest failure: the faults, the moments before them, and what is wrong."""
+        """Describe the smallest failure: the faults, the moments before them, and what is wrong. List the others."""
         assert self.first is not None
-        struck = [f'{moments.FAULTS[course.fault.how]}: {course.struck or course.fault}'
-                  for course in self.first.courses if course.fault is not None]
         return '\n'.join([
-            f'{self.operation} on {self.store}: ' + ('; then '.join(struck) or 'without any fault'),
-            *self.first.trace(), 'what is wrong:', *(f'    {line}' for wrong in self.first.wrong
-                                                     for line in wrong.splitlines()),
-            *(['what the processes said:', *(f'    {line}' for line in self.first.log.splitlines()[-40:])]
-              if self.first.log else [])])
+            f'{self.operation} on {self.store}: {self.first.struck}',
+            *self.first.trace(), 'what is wrong:', *_indented(self.first.wrong),
+            *(['what the processes said:', *_indented(self.first.log.splitlines()[-40:])] if self.first.log else []),
+            *(['what is wrong in the other failures, and their points:', *_indented(
+                '\n'.join([wrong, *_indented(faults)]) for wrong, faults in self.others.items())]
+              if self.others else [])])
+
+
+def _indented(texts: Iterable[str]) -> Iterator[str]:
+    return (f'    {line}' for text in texts for line in text.splitlines())
 
 
 class Explorer:
-    """Explores operations on one kind of store."""
+    """Explores operations on one kind of store.
 
-    def __init__(self, stores: Stores) -> None:
+    :param timeout_s: the run fails that takes longer, and its processes are killed
+    """
+
+    def __init__(self, stores: Stores, timeout_s: float = TIMEOUT_S) -> None:
         warm_up()
-        self._stores = stores
+        self._stores, self._timeout_s = stores, timeout_s
         self._restarts: dict[tuple[Fault, ...], Sequence[Moment]] = {}
         self._seats = Seats(scratch.make('crash'))
 
@@ -377,7 +409,7 @@ class Explorer:
         sorted rows in any order.
         """
         for _ in range(_ATTEMPTS):
-            run = _Run(operation, self._stores, self._seats, faults, recorded, record)
+            run = _Run(operation, self._stores, self._seats, faults, recorded, record, self._timeout_s)
             result = run.go()
             if not run.astray:
                 break
@@ -398,6 +430,7 @@ class Explorer:
             return report
         course = recording.courses[0]
         report.points = len(course.points())
+        report.hosts = dict(collections.Counter(moment.host for moment in course.points()))
         seen: dict[str, tuple[Fault, ...]] = {}
         restarts: list[Result] = []
         for variant in variants:

@@ -80,7 +80,7 @@ class Moment(NamedTuple):
     when: str
 
     def __str__(self) -> str:
-        return f'{self.host}: {self.kind}.{self.call}, {self.when}'
+        return f'host {self.host}: {self.kind}.{self.call}, {self.when}'
 
 
 class Fault(NamedTuple):

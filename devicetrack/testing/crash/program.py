@@ -75,6 +75,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument('--variant', action='append', choices=list(explore.VARIANTS),
                         help='may be repeated; all by default')
     parser.add_argument('--workers', type=int, default=2, help='processes that explore side by side')
+    parser.add_argument('--timeout', type=float, default=explore.TIMEOUT_S, metavar='SECONDS',
+                        help='a run fails that takes longer, and its processes are killed; %(default)s by default')
     parser.add_argument('--every-point', action=argparse.BooleanOptionalAction,
                         help='kill also at points that leave the same behind as others; by default on SQLite alone')
     parser.add_argument('--verbose', action='store_true', help='describe the first failure of every operation')
@@ -164,7 +166,7 @@ def _work(line: Any, operations: Sequence[Callable[[], Operation]], options: arg
         while True:
             first, second = line.recv()
             if isinstance(first, str):
-                explorers[first] = explore.Explorer(_stores(second))
+                explorers[first] = explore.Explorer(_stores(second), options.timeout)
             else:
                 line.send(explorers[second].explore(operations[first](), options.variant,
                                                     _every_point(options, second)))
@@ -196,14 +198,15 @@ def _print_table(reports: Sequence[Report], options: argparse.Namespace) -> None
         for variant in options.variant:
             runs, failures = report.runs.get(variant, 0), report.failures.get(variant, 0)
             cells.append(f'{runs - failures}/{runs}' if runs else '-')
-        rows.append([report.operation, report.store, str(report.points), *cells,
-                     str(report.restarts), str(report.states), 'ok' if report.survived else 'FAILED'])
+        by_host = ', '.join(f'{host} {points}' for host, points in sorted(report.hosts.items()))
+        rows.append([report.operation, report.store, by_host, *cells, str(report.restarts), str(report.states),
+                     'ok' if report.survived else 'FAILED'])
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         _say('  '.join(cell.ljust(width) if column < 2 else cell.rjust(width)
                        for column, (cell, width) in enumerate(zip(row, widths, strict=True))).rstrip())
-    _say('\nRuns that were survived, of all runs. points: before and after every call that changes something, or that '
-         'is\nof the driver or to another host.')
+    _say('\nRuns that were survived, of all runs. points, by host: before and after every call that changes something, '
+         'or\nthat is of the driver or to another host.')
     sparing = [store for store in options.store if not _every_point(options, store)]
     if sparing and moments.KILL in options.variant:
         _say(f'On {", ".join(sparing)} the process is killed at the first of the points that leave the same behind '

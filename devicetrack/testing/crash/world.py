@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import time
 from typing import Any
 from typing import Final
 import uuid
@@ -30,8 +31,6 @@ from devicetrack.testing.crash.seats import Seats
 from devicetrack.testing.crash.stores import Contents
 from devicetrack.testing.crash.stores import Stores
 
-_PATIENCE_S: Final = 900
-
 # The domain of a guest that somebody else starts on devices with another owner.
 STRANGER: Final = str(uuid.uuid5(uuid.NAMESPACE_DNS, 'stranger'))
 
@@ -41,7 +40,7 @@ class Crashed(Exception):
 
 
 class Stuck(Exception):
-    """A process did not answer within 15 minutes: it hangs."""
+    """A run takes too long: a process hangs, or works without end."""
 
 
 class _Killed(BaseException):
@@ -155,6 +154,9 @@ class Host:
         except (EOFError, ConnectionError):
             self.kill()
             raise Crashed(self.name) from None
+        except Stuck:
+            self.kill()
+            raise
         except _Killed:
             self.kill()
             fault = self.world.course.fault
@@ -174,8 +176,10 @@ class Host:
         """Give the process an order, and serve its calls until it answers."""
         self._line.send((process.ORDER, self.world.course.attention(), name, args))
         while True:
-            if not self._line.poll(_PATIENCE_S):
-                raise Stuck(f'host {self.name} in {name}')
+            left_s = self.world.deadline - time.monotonic()
+            if left_s <= 0 or not self._line.poll(left_s):
+                raise Stuck(f'host {self.name}: {name} did not end, and the run took longer than '
+                            f'{self.world.timeout_s:g} s')
             tag, passed, *message = self._line.recv()
             for moment in passed:
                 self.world.course.reach(self.name, *moment)
@@ -221,20 +225,22 @@ class World:
 
     ``contents`` has the rows of all stores while somebody keeps it up to date, else None. ``written`` has the
     row that a device had when a guest last wrote to it, by host and device. ``trouble`` collects the errors found in a
-    recording run. ``older`` has the processes whose hosts others took over.
+    recording run, each with its moments. ``older`` has the processes whose hosts others took over. After ``deadline``
+    (by the monotonic clock) every order raises ``Stuck``, and its process is killed.
 
     :param newcomer: the kit calls this when a manager that took over a host has started and audited
     """
 
     def __init__(self, machines: Mapping[str, machines.Machine], data: Any, stores: Stores, seats: Seats,
-                 make: Callable[[process.Parts], process.ComputeProcess],
+                 make: Callable[[process.Parts], process.ComputeProcess], timeout_s: float,
                  newcomer: Callable[[World, str], object] = lambda world, host: None) -> None:
         self.data, self.stores = data, stores
+        self.timeout_s, self.deadline = timeout_s, time.monotonic() + timeout_s
         self.log = os.path.join(seats.directory, 'log')
         self.course = moments.Course()
         self.contents: Contents | None = None
         self.written: dict[tuple[str, DeviceKey], Record] = {}
-        self.trouble: list[str] = []
+        self.trouble: dict[str, list[str]] = {}
         self.orphans: list[Callable[[], None]] = []
         self.look: Callable[[Host, str, str, process.LedgerView | None], list[str]] | None = None
         self.older: list[Host] = []
@@ -371,8 +377,9 @@ class World:
             elif kind == moments.HYPERVISOR:
                 state = pickle.dumps([one.machine.domains for one in self])
             if self.look is not None:
-                here = f'{host.name}: {kind}.{call}, {when}'
-                self.trouble += [f'at the moment [{here}]: {wrong}' for wrong in self.look(host, kind, when, view)]
+                here = moments.Moment(len(self.course.moments), host.name, kind, call, when)
+                for wrong in self.look(host, kind, when, view):
+                    self.trouble.setdefault(wrong, []).append(str(here))
         action = self.course.reach(host.name, kind, call, when, state)
         if action == moments.TAKEOVER:
             self.take_over(host)

@@ -200,7 +200,7 @@ class DeleteSaved(ComputeOperation):
     def finish(self, world: World) -> None:
         if self.instance in world['a'].hypervisor.guests():
             world['a'].hypervisor.power_on(self.instance)
-            world.trouble += invariant.at_a_moment(world, {})
+            world.trouble |= {wrong: ['the guest is back'] for wrong in invariant.at_a_moment(world, {})}
             world['a'].delete(world.data.get_instance(self.instance))
         super().finish(world)
 

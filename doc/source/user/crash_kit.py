@@ -8,8 +8,8 @@ from devicetrack.service.document import Document
 from devicetrack.testing import crash
 from devicetrack.testing.crash import program
 
-CLASS = 'CUSTOM_PMEM_NAMESPACE_4GB'
-FLAVOR = {'extra_specs': {'hw:pmem': '4GB'}}
+FLAVOR = {'extra_specs': {'hw:pmem': '4GB', 'resources:VGPU': '1'}}
+DEVICES = {'CUSTOM_PMEM_NAMESPACE_4GB': 1, 'VGPU': 1}       # what an instance of the flavor owns
 INSTANCE = str(uuid.uuid5(uuid.NAMESPACE_DNS, 'instance'))
 
 
@@ -97,6 +97,7 @@ class Boot(crash.Operation):
         for machine in machines.values():
             machine.add_namespace('ns0')
             machine.add_namespace('ns1')
+            machine.add_parent('card', units=2)
         return machines
 
     def data(self):
@@ -115,7 +116,7 @@ class Boot(crash.Operation):
                 world['a'].revert(document.uuid)
 
     def owners(self, world):
-        return {document.host: {document.uuid: {CLASS: 1}} for document in self.documents(world)
+        return {document.host: {document.uuid: DEVICES} for document in self.documents(world)
                 if not document.is_over}
 
     def documents(self, world):

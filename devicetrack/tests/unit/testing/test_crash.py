@@ -1,10 +1,12 @@
 """That the crash kit lets a service pass that survives, and finds those that do not."""
 
 import io
+import os
 import pathlib
 import re
 import runpy
 import sys
+import threading
 from unittest import mock
 
 import fixtures
@@ -252,6 +254,27 @@ class Relaying(service.Compute):
             getattr(self, name)(*args)
 
 
+class Hanging(service.Compute):
+
+    def hang(self):
+        threading.Event().wait()
+
+    def work_without_end(self):
+        while True:
+            self.audit()
+
+
+class Hang(Delete):
+    process = Hanging
+
+    def __init__(self, call):
+        self.call = call
+
+    def run(self, world):
+        self.pid = world['a'].pid
+        world['a'].tell(self.call)
+
+
 class RelayedBoot(Boot):
     hosts = ('a', 'b')
     process = Relaying
@@ -270,8 +293,8 @@ def on(process, operation):
 
 class CrashTestCase(testtools.TestCase):
 
-    def explorer(self):
-        explorer = crash.Explorer(stores.SQLiteStores())
+    def explorer(self, **options):
+        explorer = crash.Explorer(stores.SQLiteStores(), **options)
         self.addCleanup(explorer.close)
         return explorer
 
@@ -342,8 +365,9 @@ class FailureTestCase(CrashTestCase):
         self.assertEqual({'none': 1}, report.failures)
 
     def test_a_device_that_is_free_before_its_row_is_deleted(self):
-        self.assert_found(on(WithHastyLife, Delete), 'at the moment [a: ledger.free_of, after]',
-                          'd0 has a row for', 'and is held for None')
+        report = self.assert_found(on(WithHastyLife, Delete), 'd0 has a row for',
+                                   'and is held for None; at the moments [host a: ledger.free_of, after]')
+        self.assertEqual(1, report.describe().count('d0 has a row for'))
 
     def test_a_device_that_is_free_and_not_wiped_after_a_crash(self):
         report = self.assert_found(on(WithTrustfulLife, Delete), 'has no owner and has what', 'is killed',
@@ -399,6 +423,21 @@ class FailureTestCase(CrashTestCase):
     def test_a_managed_save_image_that_nobody_looks_at(self):
         self.useFixture(fixtures.MonkeyPatch('devicetrack.tests.crash.operations.Machine', SeesNothingSaved))
         self.assert_found(operations.DeleteSaved(), 'd0 is in use', 'without a row')
+
+    def test_a_process_that_does_not_end_its_work(self):
+        for call in ('hang', 'work_without_end'):
+            operation = Hang(call)
+            [wrong] = self.explorer(timeout_s=2).try_out(operation).wrong
+            self.assertIn('did not end, and the run took longer than 2 s', wrong)
+            if hasattr(operation, 'pid'):       # else this machine is slow, and the setup took as long
+                self.assertRaises(ProcessLookupError, os.kill, operation.pid, 0)
+
+    def test_what_is_wrong_at_several_points_is_said_once_with_the_points(self):
+        report = self.assert_found(on(ForgetfulService, Delete), 'the process is killed: host a: store.write, before',
+                                   until_failure=False)
+        _first, others = report.describe().split('in the other failures, and their points:')
+        self.assertEqual(1, others.count('and should be {'))
+        self.assertLess(1, others.count('the process is killed'))
 
     def test_an_error_that_nobody_staged(self):
         class Nothing(Delete):
@@ -456,11 +495,11 @@ class ProgramTestCase(testtools.TestCase):
     def test_a_table_and_zero(self):
         status, output = self.run_program([Delete], '--variant', 'lost', '--workers', '1')
         self.assertEqual(0, status, output)
-        self.assertRegex(output, r'delete +SQLite +\d+ +2/2 .* ok')
+        self.assertRegex(output, r'delete +SQLite +a \d+ +2/2 .* ok')
 
     def test_kills_at_all_points_or_once_for_what_they_leave_behind(self):
         status, output = self.run_program([Delete], '--variant', 'kill', '--no-every-point', '--workers', '1')
-        [(points, killed, _of, left)] = re.findall(r'delete +SQLite +(\d+) +(\d+)/(\d+) +\d+ +(\d+) +ok', output)
+        [(points, killed, _of, left)] = re.findall(r'delete +SQLite +a (\d+) +(\d+)/(\d+) +\d+ +(\d+) +ok', output)
         self.assertEqual((0, left), (status, killed))
         self.assertLess(int(killed), int(points))
         self.assertIn('On sqlite the process is killed at the first of the points', output)
