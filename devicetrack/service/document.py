@@ -74,7 +74,8 @@ _SOURCES_TURN: Final = ((RESIZE, PRE_MIGRATING), (LIVE_MIGRATION, ACCEPTED), (LI
 class Move:
     """A move of an instance, with the names by which the manager reads it.
 
-    ``new_allocations`` are those at its destination, as :attr:`Document.allocations`. ``unsettled`` are the hosts that
+    ``kind`` is ``resize``, ``live-migration`` or ``evacuation``. :doc:`wiring` has the values of ``status``.
+    ``new_allocations`` are those at its destination, as ``Document.allocations``. ``unsettled`` are the hosts that
     have not settled their half since it ended. ``left`` is where the source has the guest after the copy of a live
     migration.
     """
@@ -129,7 +130,8 @@ class Move:
 class Document:
     """What is decided for an instance, and how far its hosts are.
 
-    ``host`` is the host that has the instance. ``allocations`` are those of its claim there, as JSON; None means that
+    ``host`` is the host that has the instance. ``state`` is ``building``, ``starting``, ``active``, ``off``,
+    ``deleting`` or ``deleted``, and ``move`` is the move under way, or None. ``allocations`` are those of its claim there, as JSON; None means that
     its flavor alone says which devices. ``resources`` are those that it had when its guest started last.
     ``leaving`` are the hosts that may still have something of a deleted instance. ``reason`` says why the last
     operation failed, and ``for_tenant`` what its owner may read of that.
@@ -151,7 +153,10 @@ class Document:
 
     @classmethod
     def read(cls, text: str) -> Document:
-        """:raises UnknownObject: a newer release wrote it"""
+        """Read a document as the service stores it.
+
+        :raises UnknownObject: a newer release wrote it
+        """
         facts = json.loads(text)
         if (version := facts.pop('version', None)) != VERSION:
             raise exception.UnknownObject('the document of an instance', str(version), str(facts.get('uuid')))
