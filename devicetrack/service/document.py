@@ -131,10 +131,10 @@ class Document:
     """What is decided for an instance, and how far its hosts are.
 
     ``host`` is the host that has the instance. ``state`` is ``building``, ``starting``, ``active``, ``off``,
-    ``deleting`` or ``deleted``, and ``move`` is the move under way, or None. ``allocations`` are those of its claim there, as JSON; None means that
-    its flavor alone says which devices. ``resources`` are those that it had when its guest started last.
-    ``leaving`` are the hosts that may still have something of a deleted instance. ``reason`` says why the last
-    operation failed, and ``for_tenant`` what its owner may read of that.
+    ``deleting`` or ``deleted``, and ``move`` is the move under way, or None. ``allocations`` are those of its claim
+    there, as JSON; None means that its flavor alone says which devices. ``resources`` are those that it had when its
+    guest started last. ``leaving`` are the hosts that may still have something of a deleted instance. ``reason`` says
+    why the last operation failed, and ``for_tenant`` what its owner may read of that.
     """
 
     uuid: str
