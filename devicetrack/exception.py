@@ -1,7 +1,7 @@
 """Every error of devicetrack.
 
-All errors have one base, and there is one class for each thing that a caller may do next. The facts of an error are its
-attributes, and its text is made from them. The docstring of a class has the state after the error.
+All errors have one base class, and each class calls for a reaction of its own. The facts of an error are its
+attributes, and its text is made from them. The docstring of a class describes the state after the error.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class NotExported(DeviceTrackError):
     """The metrics in this file could not be read or written. An old file stays as it was."""
     path: str
     reason: str
-    template = 'the metrics in {path}: {reason}'
+    template = 'the metrics file {path} could not be read or written: {reason}'
 
 
 class UnsafePath(DeviceTrackError):
@@ -171,7 +171,7 @@ class StartIsOver(DeviceTrackError):
 
 
 class HostInUse(DeviceTrackError):
-    """Another manager, in this process or another, has this host or a host with the same state directory.
+    """Another manager, in this process or another, manages this host or a host with the same state directory.
 
     Nothing was read or changed. Stop the other service; a manager of this process releases its host in ``close()``.
     ``pid`` is the process that holds the lock, or None if the kernel of this host does not show it. ``by_command`` is
@@ -186,7 +186,7 @@ class HostInUse(DeviceTrackError):
         holder = 'another process' if self.pid is None else f'process {self.pid}'
         if self.by_command:
             return (f'{holder} holds {self.path}: a command works on host {self.host}, or on another host with the '
-                    'same state_path, in place of its manager. Try again when it has ended')
+                    'same state_path. Try again when it has ended')
         return (f'{holder} holds {self.path}: it manages host {self.host}, or another host with the same state_path. '
                 'Stop it first; if it is this process, close its manager')
 
@@ -194,32 +194,32 @@ class HostInUse(DeviceTrackError):
 class HostIdentityChanged(DeviceTrackError):
     """In the store, the host of this name is another machine. Nothing was changed.
 
-    Two machines with one name would hand out each other's devices. Give this machine its own host name. If it is the
-    same machine with a new id, give it back the old id.
+    Two machines with one name would assign each other's devices. Give this machine its own host name. If it is the same
+    machine with a new id, restore the old id.
     """
     host: str
     template = ('in the store, host {host} is another machine: if this machine has a new id, set [devicetrack] '
-                'machine_id_path to a file with the old id (the guide to recovery says more); otherwise give this '
-                'machine a host name of its own')
+                'machine_id_path to a file with the old id (see the guide to recovery); otherwise give this machine '
+                'its own host name')
 
 
 class HostMoved(DeviceTrackError):
-    """This store is not the host's any more: an operator has moved the host to another one. Nothing was changed.
+    """An operator has moved the host to another store. Nothing was changed.
 
-    Its rows here are those of that time. Use the other store, ``store``, which may be named in part.
+    The host's rows in this store date from the move. Use the other store, ``store``; its name may be cut.
     """
     host: str
     store: str
     template = ('host {host} has moved to another store, {store}: set [devicetrack_database] connection to that one. '
-                'If the move did not end, run devicetrack-manage db move --to FILE again')
+                'If the move was not completed, run devicetrack-manage db move --to FILE again')
 
 
 class TargetHasHost(DeviceTrackError):
-    """The store to which a host should move has this host, or one of its name or machine. Nothing was changed."""
+    """The target store of a move already has this host, or one of its name or machine. Nothing was changed."""
     host: str
     store: str
-    template = ('{store} has host {host} already, with the name, the UUID or the machine of the one to move: if it '
-                'holds nothing there, delete it with devicetrack-manage host forget {host} and the configuration of '
+    template = ('{store} already has host {host}, with the name, the UUID or the machine of the host to move: if it '
+                'has no devices there, delete it with devicetrack-manage host forget {host} and the configuration of '
                 'that store')
 
 
@@ -231,14 +231,14 @@ class MachineHasHost(DeviceTrackError):
     host: str
     other: str
     rows: int
-    template = ('in the store, this machine is host {other} and has devices ({rows}), and host {host} would hand them '
-                'out again: start the service as {other}; to rename it to {host}, first release every instance that '
+    template = ('in the store, this machine is host {other} with devices ({rows}), which host {host} would assign '
+                'again: start the service as {other}; to rename it to {host}, first release every instance that '
                 '"devicetrack-manage instance list --host {other}" lists or, if recover got a wrong name, follow the '
                 'guide to recovery; a second host on one machine needs its own devices, state_path and store')
 
 
 class UnknownHost(DeviceTrackError):
-    """The store has no host of this name. Nothing was read; ``known`` lists the names in the store.
+    """The store has no host of this name. Nothing was read; ``known`` has the names of its hosts.
 
     ``host`` is None when the caller gave no name and the store has no host of this machine.
     """
@@ -246,20 +246,20 @@ class UnknownHost(DeviceTrackError):
     known: Collection[str] = several()
 
     def __str__(self) -> str:
-        known = f'it knows {some_of(self.known, self.host or "") or "none. The first start of its manager makes it"}'
+        known = some_of(self.known, self.host or '') or 'none. The first start of its manager makes it'
         if self.host is None:
-            return (f'the store has no host of this machine; {known}: name one with --host, or have [devicetrack] '
-                    'machine_id_path name the file with the id that this machine had')
-        return f'the store has no host {self.host}; {known}'
+            return (f'the store has no host of this machine; its hosts: {known}. Choose one with --host, or set '
+                    '[devicetrack] machine_id_path to the file with the id that this machine had')
+        return f'the store has no host {self.host}; its hosts: {known}'
 
 
 class AmbiguousHost(DeviceTrackError):
-    """The store has several hosts of this machine, and none was named. Nothing was read; name one of ``known``."""
+    """The store has several hosts of this machine, and none was chosen. Nothing was read; choose one of ``known``."""
     known: Collection[str] = several()
 
     def __str__(self) -> str:
-        return (f'this machine is several hosts in the store ({", ".join(self.known)}): name one with --host, or give '
-                "--config-file with Nova's file; devicetrack-manage host forget NAME deletes one that holds nothing")
+        return (f'the store has several hosts of this machine ({", ".join(self.known)}): choose one with --host, or '
+                "give --config-file with Nova's file; devicetrack-manage host forget NAME deletes one without devices")
 
 
 class NotThisMachine(DeviceTrackError):
@@ -275,8 +275,8 @@ class NotThisMachine(DeviceTrackError):
 class GuestsOfSeveralHosts(DeviceTrackError):
     """The guests of one hypervisor record that they belong to different hosts. Nothing was written.
 
-    ``hosts`` maps the UUID of each host to the number of guests that name it. One of them is this host. A guest that
-    names another was defined by hand, or a move left it behind.
+    ``hosts`` maps the UUID of each host to the number of its guests. One of them is this host. A guest of another host
+    was defined by hand, or a move left it behind.
     """
     host: str
     hosts: Mapping[str, int]
@@ -357,9 +357,9 @@ class NoFit(DeviceTrackError):
 
 
 class UnknownProvider(NoFit):
-    """The request names a provider that this host does not have, or no longer has. Nothing is held.
+    """The request has a provider that is not, or no longer, on this host. Nothing is held.
 
-    The device of the provider may have gone since placement heard of it, so another host may fit the request.
+    The provider's device may have disappeared after placement recorded it, so another host may fit the request.
     ``others`` lists more such providers in the request.
     """
 
@@ -394,22 +394,22 @@ class InstanceHasClaim(DeviceTrackError):
 class InstanceHasStaleRows(InstanceHasClaim):
     """An earlier move of the instance has not ended here, so the instance cannot move here. Nothing was claimed.
 
-    Before the claim refused, it did the work of the next audit for this instance, and ended here what could end.
-    Once the compute service reports the end of that migration, the next audit gives its devices back.
+    Before the refusal, the claim did the work of the next audit for this instance. Once the compute service reports the
+    end of that migration, the next audit releases its devices.
     """
 
     def __str__(self) -> str:
         held = ', '.join(f'{kind}/{identifier}' for kind, identifier in self.held)
         return (f'instance {self.instance_uuid} has devices here from an earlier stay or move: {held}; '
-                f'the audit gives them back once the compute service says that this stay or move is over, and no '
-                f'domain names them')
+                'the audit releases them once that stay or move is over in the compute service, and no domain uses '
+                'them')
 
 
 class MigrationSuperseded(DeviceTrackError):
     """The instance has a newer migration. Nothing was changed; this migration has failed."""
     migration_uuid: str
     newer_uuid: str
-    template = 'migration {migration_uuid} of its instance is older than {newer_uuid}: the newer one counts'
+    template = 'migration {migration_uuid} is superseded by {newer_uuid}, a newer migration of the same instance'
 
 
 class MigrationUndecided(DeviceTrackError):
@@ -422,27 +422,28 @@ class MigrationUndecided(DeviceTrackError):
     """
     instance_uuid: str
     migration_uuid: str
-    template = ('the guest of instance {instance_uuid} needs its new devices or, if migration {migration_uuid} failed, '
-                'the old ones, and the compute service does not say which, or its definition cannot be read: try again')
+    template = ('it is unknown whether the guest of instance {instance_uuid} needs its new devices or, if migration '
+                '{migration_uuid} failed, the old ones: try again when the compute service answers and the definition '
+                'of the guest can be read')
 
 
 class DepartureUnknown(DeviceTrackError):
-    """The compute service does not say where an instance is, and reports no migrations.
+    """It is unknown whether an instance has left this host, or is back.
 
-    Nobody knows whether the instance has left this host, or is back. Nothing was changed; try again when the service
-    answers. No audit can do this later.
+    The compute service does not answer where the instance is, and reports no migrations. Nothing was changed; try again
+    when the service answers. No audit can do this later.
     """
     instance_uuid: str
     migration_uuid: str
-    template = ('the compute service does not say where instance {instance_uuid} is, so nobody knows whether it left '
-                'by migration {migration_uuid}: try again')
+    template = ('it is unknown whether instance {instance_uuid} left this host by migration {migration_uuid}: try '
+                'again when the compute service answers')
 
 
 class InstanceNotClaimed(DeviceTrackError):
     """The instance has no assignment here for the call, or only some that are being released. Claim again."""
     instance_uuid: str
     wanted: str
-    template = 'instance {instance_uuid} has no assignment that is {wanted}'
+    template = 'instance {instance_uuid} has no assignment here that is {wanted}: claim again'
 
 
 class LiveMigrationRefused(DeviceTrackError):
@@ -499,7 +500,7 @@ class NoDestination(LiveMigrationRefused):
 
 
 class CompatibilityUnknown(DeviceTrackError):
-    """It is unknown whether a running guest could move. Nothing was done; ``reason`` says what is unknown."""
+    """It is unknown whether a running guest could move. Nothing was done; see ``reason``."""
     instance_uuid: str
     reason: str
     template = 'it is unknown whether instance {instance_uuid} could move: {reason}'
@@ -508,7 +509,7 @@ class CompatibilityUnknown(DeviceTrackError):
 class StoreLost(DeviceTrackError):
     """The store is lost: it has no row of the host, but guests of the host use devices. Nothing was written.
 
-    Recover the rows from the guests. The recovery also reports the devices whose content nobody can vouch for.
+    Recover the rows from the guests. The recovery also reports the devices whose content is unknown.
     """
     host: str
     template = ('the store has no row of host {host}, so it was lost: stop the service and run '
@@ -525,14 +526,14 @@ class NotAssigned(DeviceTrackError):
 
 
 class UnknownToStore(DeviceTrackError):
-    """The store knows nothing of this name, neither now nor in its history. Nothing was changed."""
+    """The store has nothing of this name, now or in its history. Nothing was changed."""
     what: str
     name: str
     host: str | None
     remedy: str
 
     def __str__(self) -> str:
-        return (f'the store knows no {self.what} {self.name}{" on host " + self.host if self.host else ""}: '
+        return (f'the store has no {self.what} {self.name}{" on host " + self.host if self.host else ""}: '
                 f'{self.remedy}')
 
 
@@ -550,7 +551,7 @@ class UnknownObject(DeviceTrackError):
     """A serialized object has a class or a version that this release does not know.
 
     It comes from a newer peer, from the store of a newer release, or from a device kind that is not loaded here.
-    Nothing was changed; upgrade this end, or install the device kind and name it in ``[devicetrack] device_kinds``.
+    Nothing was changed; upgrade this end, or install the device kind and add it to ``[devicetrack] device_kinds``.
     """
     name: str
     version: str | None
@@ -559,7 +560,7 @@ class UnknownObject(DeviceTrackError):
     def __str__(self) -> str:
         version = f' version {self.version}' if self.version else ''
         return (f'{self.where}: {self.name}{version} comes from a newer release, or from a device kind that is not '
-                'installed or that [devicetrack] device_kinds does not name')
+                'installed or not in [devicetrack] device_kinds')
 
 
 class MalformedObject(DeviceTrackError):
@@ -573,10 +574,7 @@ class MalformedObject(DeviceTrackError):
 
 
 class InstanceBusy(DeviceTrackError):
-    """The instance is in a state in which the operation has no meaning, or another one is under way.
-
-    Nothing was changed.
-    """
+    """The operation is not possible in the state of the instance, or another one is running. Nothing was changed."""
     instance_uuid: str
     operation: str
     state: str
@@ -599,7 +597,7 @@ class OperationPending(DeviceTrackError):
     """A host did not take its step. Nothing is undone: the operation continues at the next audit of that host."""
     instance_uuid: str
     host: str
-    template = 'the operation on instance {instance_uuid} waits for host {host}, and goes on at its next audit'
+    template = 'the operation on instance {instance_uuid} waits for host {host}, and continues at its next audit'
 
 
 class DocumentNotSaved(DeviceTrackError):
@@ -628,7 +626,7 @@ class RowsMissing(StoreError):
     """
     instance_uuid: str
     reason: str
-    template = 'the guest of instance {instance_uuid} must stay as it is for now: {reason}'
+    template = 'the store lacks rows of instance {instance_uuid}, so leave its guest as it is: {reason}'
 
 
 class OutcomeUnknown(StoreError):
@@ -647,13 +645,13 @@ class NothingWritten(StoreError):
 class ReentrantCall(NothingWritten):
     """A call of the manager began inside another one of the same thread, and both need the same lock.
 
-    A signal handler, or a method of the compute service that the manager was asking, called the manager. If the
-    inner call continued, both could change the same device, or it would wait for the outer one for ever. The inner call
-    did nothing; the outer one continues.
+    A signal handler, or a method of the compute service that the manager was calling, called the manager. If the inner
+    call continued, both could change the same device, or it would wait for the outer one for ever. The inner call did
+    nothing; the outer one continues.
     """
     lock: str
     template = ('this thread is inside another call of the manager, which needs the {lock} lock too: call after that '
-                'one or from another thread, not from a signal handler or a method that the manager asks')
+                'one or from another thread, not from a signal handler or a method that the manager calls')
 
 
 class DeviceTaken(NothingWritten):
@@ -661,7 +659,7 @@ class DeviceTaken(NothingWritten):
     devices: Sequence[tuple[str, str]] = several()
 
     def __str__(self) -> str:
-        return 'owned in the store already: ' + ', '.join(f'{kind}/{name}' for kind, name in self.devices)
+        return 'already assigned in the store: ' + ', '.join(f'{kind}/{name}' for kind, name in self.devices)
 
 
 class StaleAssignment(NothingWritten):
@@ -669,7 +667,7 @@ class StaleAssignment(NothingWritten):
     kind: str
     identifier: str
     generation: int
-    template = 'the assignment of {kind}/{identifier} has moved on from generation {generation}'
+    template = 'the assignment of {kind}/{identifier} changed after generation {generation} was read'
 
 
 class HostHoldsDevices(NothingWritten):
@@ -720,8 +718,8 @@ class SchemaMismatch(NothingWritten):
 class MirrorHasHost(NothingWritten):
     """In the mirror, the host of this name is another machine, which still pushes. Nothing was written."""
     host: str
-    template = ('in the mirror, host {host} is another machine, which still pushes: give this machine a host name of '
-                'its own')
+    template = ('in the mirror, host {host} is another machine, which still pushes: give this machine its own host '
+                'name')
 
 
 # -- the hypervisor and the host --------------------------------------------------------------------------------------
@@ -732,7 +730,7 @@ class DriverError(DeviceTrackError):
 
 
 class HypervisorUnreachable(DriverError):
-    """The hypervisor did not answer. Nothing was freed; conclude nothing and try later."""
+    """The hypervisor did not answer. Nothing was freed; treat every device as in use, and try later."""
     hypervisor: str
     reason: str
     template = '{hypervisor} does not answer: {reason}'
@@ -752,12 +750,12 @@ class GuestNotRemoved(DriverError):
 
 
 class DefinitionRefused(DriverError):
-    """The definition of a guest does not name the devices that its instance has."""
+    """The devices in a definition of a guest are not those of its instance."""
     instance_uuid: str
     kind: str
     identifier: str
     reason: str
-    template = 'the definition for instance {instance_uuid}: {kind}/{identifier}: {reason}'
+    template = 'the definition for instance {instance_uuid} does not fit {kind}/{identifier}: {reason}'
 
 
 class InvalidDocument(DriverError):
@@ -802,7 +800,7 @@ class DeviceInUse(DeviceError):
 
 class DeviceBusy(DeviceError):
     """Another process or thread realizes or wipes the device and holds its lock file. Nothing was done to it."""
-    template = '{kind}/{identifier} is being worked on: {reason}'
+    template = '{kind}/{identifier} is busy: {reason}'
 
 
 class RealizeFailed(DeviceError):
@@ -824,12 +822,12 @@ class UsersUnknown(UnclaimFailed):
 
 
 class NotProven(DeviceError):
-    """Nothing proves that a free device is clean. It stays withheld."""
+    """A free device is not proven clean. It stays withheld."""
     template = '{kind}/{identifier} is not proven clean: {reason}'
 
 
 class ParentFull(DriverError):
-    """The parent cannot make one more device of this type, whatever the last look showed. Choose another parent."""
+    """The parent cannot make one more device of this type, even if it had room before. Choose another parent."""
     kind: str
     parent: str
     device_type: str
@@ -838,5 +836,5 @@ class ParentFull(DriverError):
 
 
 class ParentGone(ParentFull):
-    """The parent of a device that keeps nothing is certainly away, and so is the device. Take any other device."""
+    """The parent of a device that stores no data is certainly gone, and so is the device. Take any other device."""
     template = '{parent}, which makes {device_type}, is gone: {reason}'

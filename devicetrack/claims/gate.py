@@ -88,7 +88,7 @@ class Gate:
     def check_name(self, nodename: str) -> None:
         """:raises NodeUnavailable: the node does not belong to this host"""
         if nodename != self.nodename:
-            raise exception.NodeUnavailable(nodename, f'host {self.host} has node {self.nodename}')
+            raise exception.NodeUnavailable(nodename, f'it is not on host {self.host} (its node: {self.nodename})')
 
     def check(self, nodename: str) -> None:
         """:raises NodeUnavailable: the node does not belong to this host, or takes no claims at the moment"""

@@ -82,7 +82,7 @@ class List(watching.Watched, base.Stream):
         if parsed_args.withheld:
             return 'nothing is withheld'
         which = ' like that' if parsed_args.status or parsed_args.parent else ''
-        return f'the store knows no device{which}' if self._of_store is not None else f'this host has no device{which}'
+        return f'the store has no device{which}' if self._of_store is not None else f'this host has no device{which}'
 
     def produce_output(self, *args: Any) -> int:
         code = super().produce_output(*args)

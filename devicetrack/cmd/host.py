@@ -132,7 +132,7 @@ class Forget(base.ShowOne):
         if host is None:
             known = exception.some_of((one.name for one in store.hosts()), parsed_args.host)
             raise exception.UnknownToStore('host', parsed_args.host, None, 'there is nothing to forget, or its name is '
-                                           f'another one: the store knows {known or "no host"}')
+                                           f'another one; hosts of the store: {known or "none"}')
         if host.machine_id == self.app.machine_id and self._may_be_present(host):
             host_identity.check_unmanaged(host.name, self.app.conf[manager_options.GROUP].state_path)
         if parsed_args.machine_gone:

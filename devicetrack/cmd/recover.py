@@ -52,7 +52,7 @@ class Recover(base.Blocks):
         store = self._store()
         name = parsed_args.host or self.app.conf.host or recovery.name_of(store, conf.machine_id_path)
         if name is None:
-            raise base.UsageError('the store knows no host of this machine, and its guests do not record the name of '
+            raise base.UsageError('the store has no host of this machine, and its guests do not record the name of '
                                   "theirs: name it with --host, by the compute service's name for it")
         driver = self.app.driver(name)
         if parsed_args.dry_run:

@@ -167,7 +167,7 @@ class TestSync(SyncTestCase):
                                              f'endpoint = {self.placement.url}', 'token = admin')
         self.useFixture(fixtures.SQLiteStore(self.conf))
         answer = self.program.run('placement', 'sync', '--host', 'nobody', config_file=other)
-        self.assertEqual((1, 'devicetrack-manage: the store has no host nobody; it knows none. The first start '
+        self.assertEqual((1, 'devicetrack-manage: the store has no host nobody; its hosts: none. The first start '
                              'of its manager makes it\n'), (answer.code, answer.err))
 
     def test_without_an_answer_is_one_sentence(self) -> None:

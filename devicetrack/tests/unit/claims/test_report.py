@@ -366,7 +366,7 @@ class LocateTestCase(base.TestCase):
         second = this._replace(uuid='7c9e6f2e-3a58-4a0e-8a53-0b8a3f8f0001', name='compute-7b')
         host.store.add_host(second)
         error = self.assertRaises(exception.AmbiguousHost, self.locate, host)
-        self.assertIn('this machine is several hosts in the store (compute-7, compute-7b): name one with --host',
+        self.assertIn('the store has several hosts of this machine (compute-7, compute-7b): choose one with --host',
                       str(error))
         self.assertEqual(second, self.locate(host, 'compute-7b'))
 

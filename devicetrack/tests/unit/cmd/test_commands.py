@@ -192,7 +192,7 @@ class InstanceListTestCase(CommandTestCase):
                          (shown['hosts'], [device['identifier'] for device in shown['devices']]))
         answer = self.program.run('instance', 'show', '0c3f9a52-0b1a-4f0e-9d0c-3a7f8a1e2b01')
         self.assertEqual((cmd_base.ERROR, ''), (answer.code, answer.out))
-        self.assertIn('the store knows no instance 0c3f9a52-0b1a-4f0e-9d0c-3a7f8a1e2b01', answer.err)
+        self.assertIn('the store has no instance 0c3f9a52-0b1a-4f0e-9d0c-3a7f8a1e2b01', answer.err)
 
 
 class HostTestCase(CommandTestCase):
@@ -278,7 +278,7 @@ class HostTestCase(CommandTestCase):
                 'device', 'list', config_file=self.of_nova(name))})
         answer = self.program.run('device', 'list', config_file=self.of_nova('compute-9'))
         self.assertEqual(cmd_base.ERROR, answer.code)
-        self.assertIn('the store has no host compute-9; it knows compute-7, compute-8', answer.err)
+        self.assertIn('the store has no host compute-9; its hosts: compute-7, compute-8', answer.err)
 
     def test_a_process_that_has_imported_nova_runs_commands(self) -> None:
         conf = cfg.ConfigOpts()
@@ -317,7 +317,7 @@ class HostTestCase(CommandTestCase):
     def test_an_unknown_host_is_not_forgotten(self) -> None:
         answer = self.program.run('host', 'forget', 'compute-9')
         self.assertEqual(cmd_base.ERROR, answer.code)
-        self.assertIn('the store knows no host compute-9: there is nothing to forget', answer.err)
+        self.assertIn('the store has no host compute-9: there is nothing to forget', answer.err)
         self.assertNotIn('start', answer.err)
 
 
@@ -341,7 +341,7 @@ class DeviceShowTestCase(CommandTestCase):
     def test_one_that_nobody_knows_is_an_error(self) -> None:
         answer = self.program.run('device', 'show', 'd9', '--host', 'compute-7')
         self.assertEqual(cmd_base.ERROR, answer.code)
-        self.assertIn('the store knows no device d9 on host compute-7', answer.err)
+        self.assertIn('the store has no device d9 on host compute-7', answer.err)
 
     def test_of_a_parent_it_says_what_lists_its_devices(self) -> None:
         for name in ('gpu', 'mdev/gpu'):
@@ -390,7 +390,7 @@ class FirstStartTestCase(base.TestCase):
 
     def test_a_host_that_nobody_made_yet(self) -> None:
         answer = self.program.run('host', 'show', 'compute-7')
-        self.assertEqual((cmd_base.ERROR, 'devicetrack-manage: the store has no host compute-7; it knows none. The '
+        self.assertEqual((cmd_base.ERROR, 'devicetrack-manage: the store has no host compute-7; its hosts: none. The '
                                           'first start of its manager makes it\n'), (answer.code, answer.err))
 
     def test_no_declarations(self) -> None:

@@ -291,7 +291,7 @@ class NothingTestCase(HistoryCommandTestCase):
         for arguments in (('device', 'history', 'nobody'), ('device', 'history', 'nobody', '--since', '2026-01-01')):
             answer = self.program.run(*arguments)
             self.assertEqual((cmd_base.ERROR, ''), (answer.code, answer.out))
-            self.assertIn('the store knows no device nobody', answer.err)
+            self.assertIn('the store has no device nobody', answer.err)
             self.assertIn('device list', answer.err)
 
     def test_a_device_that_is_withheld_with_its_parent_is_unknown_and_the_parent_is_not(self) -> None:

@@ -194,8 +194,8 @@ class ErrorsTestCase(ManageTestCase):
         self.assertNotIn('secret', self.error('db', 'version', config_file=path))
 
     def test_a_host_that_nobody_knows(self) -> None:
-        self.assertIn('it knows host', self.error('audit', '--host', 'elsewhere'))
-        self.assertIn('it knows host', self.error('instance', 'list', '--host', 'elsewhere'))
+        self.assertIn('its hosts: host', self.error('audit', '--host', 'elsewhere'))
+        self.assertIn('its hosts: host', self.error('instance', 'list', '--host', 'elsewhere'))
 
     def test_what_nobody_expected_is_a_sentence_and_with_debug_a_traceback(self) -> None:
         self.host.machine.before('get_usage', ZeroDivisionError('for a test'))

@@ -92,8 +92,8 @@ class MetricsTestCase(base.TestCase):
     def test_a_directory_that_is_not_there(self) -> None:
         self.count()
         answer = self.program.run('metrics', '--output', '/nowhere/devicetrack.prom')
-        self.assertEqual((cmd_base.ERROR, 'devicetrack-manage: the metrics in /nowhere/devicetrack.prom: No such file '
-                                          'or directory\n'), (answer.code, answer.err))
+        self.assertEqual((cmd_base.ERROR, 'devicetrack-manage: the metrics file /nowhere/devicetrack.prom could not be '
+                                          'read or written: No such file or directory\n'), (answer.code, answer.err))
 
     def test_what_the_manager_left_and_cannot_be_read(self) -> None:
         with open(self.left, 'w', encoding='utf-8') as file:

@@ -97,7 +97,7 @@ class FactsTestCase(MigrationCommandTestCase):
         rows = self.program.ask('migration', 'facts', '--host', 'compute-8')
         self.assertEqual({'compute-8'}, {row['host'] for row in rows})
         answer = self.program.run('migration', 'facts', '--host', 'compute-9')
-        self.assertEqual((cmd_base.ERROR, 'devicetrack-manage: the store has no host compute-9; it knows compute-7, '
+        self.assertEqual((cmd_base.ERROR, 'devicetrack-manage: the store has no host compute-9; its hosts: compute-7, '
                                           'compute-8\n'), (answer.code, answer.err))
 
     def test_a_table_has_versions_in_words(self) -> None:

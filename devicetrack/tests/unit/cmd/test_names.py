@@ -64,13 +64,13 @@ class TypoTestCase(RepairCommandTestCase):
                           ('request', 'list', '--host'), ('explain', '--resource', 'VGPU=1', '--host')):
             answer = self.program.run(*arguments, 'comptue-7')
             self.assertEqual((1, ''), (answer.code, answer.out))
-            self.assertRegex(answer.err, r'knows compute-7\b')
+            self.assertRegex(answer.err, r'hosts( of the store)?: compute-7\b')
 
     def test_of_many_hosts_the_nearest_are_named(self) -> None:
         for number in range(20, 40):
             self.host.store.add_host(api.Host(f'{number:036}', f'compute-{number}', f'digest {number}'))
-        self.assertIn('it knows 21, close to it: compute-27', self.program.run('host', 'show', 'comptue-27').err)
-        self.assertRegex(self.program.run('host', 'show', 'x').err, 'it knows compute-20, .* and 11 more')
+        self.assertIn('its hosts: 21, close to it: compute-27', self.program.run('host', 'show', 'comptue-27').err)
+        self.assertRegex(self.program.run('host', 'show', 'x').err, 'its hosts: compute-20, .* and 11 more')
 
     def test_a_name_like_no_other_gets_those_of_the_host(self) -> None:
         self.assertIn('it has these devices of this kind: d0, d1', self.program.run('device', 'cordon', 'vpmem/x').err)

@@ -643,7 +643,7 @@ class RequestTestCase(RepairCommandTestCase):
         shown = self.run_to(cmd_base.OK, 'request', 'show', left.uuid).data
         self.assertEqual(('waiting', '{', None), tuple(shown[name] for name in ('outcome', 'arguments', 'text')))
         answer = self.program.run('request', 'show', ANOTHER)
-        self.assertEqual((cmd_base.ERROR, True), (answer.code, 'the store knows no request' in answer.err))
+        self.assertEqual((cmd_base.ERROR, True), (answer.code, 'the store has no request' in answer.err))
 
     def test_one_whose_answer_cannot_be_read(self) -> None:
         request = operator_requests.make(self.host.manager.state().host_uuid, operator_requests.REPAIR)
