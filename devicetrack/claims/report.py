@@ -1,9 +1,9 @@
 """Reports on a host without its manager: its devices, the answer to a request, and its findings.
 
-A report only reads: it writes no row, touches no device and takes no lock, so it can run beside the host's manager at
-any moment. It reads the store, the hypervisor and the host, and uses the same pure functions as the manager. It lacks
-the facts that only the manager's memory has: a claim between its hold and its record, a commit of unknown outcome, and
-the state of instances in the compute service.
+A report only reads, without a lock, so it can run beside the host's manager at any moment. It reads the store, the
+hypervisor and the host, and uses the same pure functions as the manager. It lacks the facts that are only in the
+manager's memory: a claim between its hold and its record, a commit of unknown outcome, and the state of instances in
+the compute service.
 """
 
 from __future__ import annotations
@@ -97,10 +97,10 @@ UNREAD: Final = 'its kind could not be read'
 
 
 class Reason(NamedTuple):
-    """The reason why no instance, or no other instance, gets a device, or why it cannot be used.
+    """The reason why a device is not assigned, is not reassigned, or cannot be used.
 
     ``detail`` is a text, or ''. ``since`` is in seconds since 1970, or None if no audit has noted the reason yet.
-    ``by`` says who withholds the device: ``operator``, ``host`` or ``audit``; None for a state that nobody set.
+    ``by`` is the origin of the reason: ``operator``, ``host`` or ``audit``; None for a state that nobody set.
     ``parent`` is the cordoned parent, if the device is cordoned with it.
     """
 
@@ -112,7 +112,7 @@ class Reason(NamedTuple):
 
     @property
     def is_no_option(self) -> bool:
-        """Whether the device may be there, but the host does not read it because no option names it."""
+        """Whether the device may be there, but the host does not read it because it is in no option."""
         return (self.reason, self.detail) == (GONE, findings.NO_OPTION)
 
     def __str__(self) -> str:
@@ -135,12 +135,12 @@ class Line(NamedTuple):
 
     ``status`` is one of ``STATUSES``. A device has ``amount`` 1. A ``creatable`` line has no ``identifier``: its parent
     can make ``amount`` more, which the types of one parent share. For a cordoned parent the line is ``withheld``, and a
-    cordoned parent always has such a line, maybe with ``amount`` 0. A ``missing`` line is a device that an option names
-    and the host does not have; the reason names the option. If such a device was cordoned or forgotten, it is
-    ``withheld``, as gone. The ``kind`` of an ``unknown`` line names the part that could not be read. A device that is
-    not there has ``amount`` 0. ``provider`` is the stable name of the parent that placement counts the device at, ''
-    for the node, None when only a row names its provider. ``details`` is the stored text of the details, or ''.
-    ``wipe`` has the progress of a running wipe. ``instance_name`` is the name in the row of the owner, if it has one.
+    cordoned parent always has such a line, maybe with ``amount`` 0. A ``missing`` line is a device in an option that
+    the host does not have; the reason contains the option. If such a device was cordoned or forgotten, it is
+    ``withheld``, as gone. The ``kind`` of an ``unknown`` line is the part that could not be read. A device that is not
+    there has ``amount`` 0. ``provider`` is the stable name of the parent whose provider has the device in placement, ''
+    for the node, None if only a row has its provider. ``details`` is the stored text of the details, or ''. ``wipe``
+    has the progress of a running wipe. ``instance_name`` is the name in the row of the owner, if it has one.
     """
 
     kind: str
@@ -168,12 +168,12 @@ class Line(NamedTuple):
 class Explanation(NamedTuple):
     """The answer to a request. ``fits`` is about the whole request: parts that fit alone may be too much together.
 
-    ``unknown`` lists the parts that could not be read, with the reasons; their devices do not count. ``providers`` has
+    ``unknown`` lists the parts that could not be read, with the reasons; their devices are left out. ``providers`` has
     the stable names of parents by the UUIDs of their providers. ``withheld`` has the withheld devices of the wanted
-    classes that no instance holds, with the reasons. ``report_only`` says why the host takes no claims at all, so that
-    nothing fits; None if it takes them. ``cordoned`` has the cordoned parents of the wanted classes, with the reasons.
-    ``kept`` has the withheld devices that an instance holds, with the reasons. ``mistakes`` are those in the options:
-    until they are corrected no manager of the host starts, so none can serve the request.
+    classes that no instance holds, with the reasons. ``report_only`` is the reason if the host refuses every claim, so
+    that nothing fits; None if it accepts claims. ``cordoned`` has the cordoned parents of the wanted classes, with the
+    reasons. ``kept`` has the withheld devices that an instance holds, with the reasons. ``mistakes`` are those in the
+    options: the host's manager does not start until you correct them.
     """
 
     fits: bool
@@ -188,9 +188,9 @@ class Explanation(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """What a host says of itself at one moment: its lines, its findings, its rows, and the snapshot of its manager.
+    """The state of a host at one moment: its lines, its findings, its rows, and the snapshot of its manager.
 
-    ``report_only`` says why the host takes no claims and gives nothing back; None if it works.
+    ``report_only`` is the reason if the host refuses claims and releases nothing; None if it works.
     """
 
     lines: list[Line]
@@ -203,7 +203,7 @@ class Picture(NamedTuple):
 class Checked(NamedTuple):
     """The result of a report's audit.
 
-    ``report_only`` says why the host takes no claims and gives nothing back; None if it works.
+    ``report_only`` is the reason if the host refuses claims and releases nothing; None if it works.
     """
 
     findings: list[Finding]
@@ -215,7 +215,7 @@ def locate(store: store_api.Store, name: str | None, machine_id_path: str) -> st
 
     :param name: None means the host of this machine in the store. In a store without hosts, it means a host with the
         machine's name, as its manager will record it at the first start
-    :raises HostMoved: the store is not the host's any more
+    :raises HostMoved: the host has moved to another store
     :raises UnknownHost: the store has this machine only under other names; or no name was given, and the store has only
         other machines
     :raises AmbiguousHost: no name was given, and the store has the machine under several names, none of them its own
@@ -302,7 +302,7 @@ class Observer:
         return self.audited().findings
 
     def audited(self) -> Checked:
-        """As :meth:`audit`, and say whether the host is report-only."""
+        """As :meth:`audit`, with the reason if the host is report-only."""
         return self._look_twice()[2]
 
     def _look_twice(self) -> tuple[Views, Marks, Checked]:
@@ -312,11 +312,11 @@ class Observer:
                                      _report_only(first, lambda: views))
 
     def report_only(self) -> str | None:
-        """Say why the host takes no claims and gives nothing back, by the rule of its manager; None if it works."""
+        """Return why the host refuses claims and releases nothing, by the rule of its manager; None if it works."""
         return _report_only(self.read(), self.read)
 
     def picture(self) -> Picture:
-        """Look twice, and say everything that one look shows, with the findings of both."""
+        """Look twice, and return everything that the second look shows, with the findings of both."""
         views, marks, checked = self._look_twice()
         now, names = self._snapshot(views, marks)
         return Picture(self._lines(views, marks, now, names), *checked, views.records, now)
@@ -384,7 +384,7 @@ class Observer:
         return lines
 
     def proof_of(self, line: Line) -> str | None:
-        """How the device of a line was proven clean, and when; None if no proof on the host counts."""
+        """How the device of a line was proven clean, and when; None without a valid proof on the host."""
         return None if line.identifier is None else self._driver.proof_of(DeviceKey(line.kind, line.identifier),
                                                                           line.details)
 
@@ -392,11 +392,11 @@ class Observer:
         return withheld.load(self._store, self.host.uuid)
 
     def check_known(self, target: Target) -> None:
-        """Check that the host has a device or a parent of this name, or that it is withheld or named by an option.
+        """Check that the host has a device or a parent of this name, or that it is withheld or in an option.
 
         If a part of the host could not be read, every name may be right.
 
-        :raises BadRequest: it has none, as its manager would say; the reason names some that it has
+        :raises BadRequest: it has none; the error is that of the manager, and its reason lists some that the host has
         :raises DriverError, StoreError: no answer
         """
         views, marks = self.read(), self._marks()
@@ -452,7 +452,7 @@ class Observer:
     def placed(self) -> tuple[list[Record], Usage]:
         """The host's rows, and the usage by guests.
 
-        A row has the provider and class that count its device now, even if its claim knew others.
+        A row has the provider and class of its device now, even if its claim had others.
 
         :raises HypervisorUnreachable, StoreError: no answer
         """
@@ -462,16 +462,16 @@ class Observer:
 
     @property
     def resource_classes(self) -> frozenset[str]:
-        """The resource classes that count devices by the options, even if the host has none."""
+        """The resource classes of devices in the options, even if the host has no such device."""
         return self._driver.resource_classes()
 
     @property
     def aliases(self) -> Mapping[str, PCIAlias] | None:
-        """The names by which flavors ask for PCI functions; None if the options hand out none."""
+        """The names by which flavors ask for PCI functions; None if the options assign no function."""
         return self._driver.aliases()
 
     def explain(self, request: DeviceRequest) -> Explanation:
-        """Say whether a request would fit now and, for each part of it, count the devices.
+        """Return whether a request would fit now, with the number of devices for each part of it.
 
         :raises BadRequest: the request has no meaning on this host
         """

@@ -1,1 +1,1 @@
-"""Durable rows: who owns which device."""
+"""Durable rows: which instance owns which device."""

@@ -26,12 +26,11 @@ MOVED: Final = ' moved to '
 class Host(NamedTuple):
     """One host as the store knows it.
 
-    ``machine_id`` is a digest, never the machine id itself. Once the host moves to another store, it also has the name
-    of that one (:attr:`moved_to`), so it is no machine's any more. ``boot_id`` names the boot in which a manager
-    of this host last set it, or is None. When placement counts the host's devices at providers of their own,
-    ``nested_version`` is the version of that layout and ``nested_at`` says since when, in seconds since 1970 and only
-    as a label; else both are None. ``epoch`` is a number that every start of a manager raises, by a random step; at
-    first it is 0.
+    ``machine_id`` is a digest, never the machine id itself. Once the host moves to another store, it also contains the
+    name of that store (:attr:`moved_to`), so it matches no machine any more. ``boot_id`` is the boot in which a manager
+    of this host last set it, or None. If the host's devices are at nested providers in placement, ``nested_version`` is
+    the version of that layout and ``nested_at`` its beginning, in seconds since 1970 and only as a label; else both are
+    None. ``epoch`` is a number that every start of a manager raises, by a random step; at first it is 0.
     """
 
     uuid: str
@@ -54,7 +53,7 @@ class Host(NamedTuple):
 
     @property
     def moved_to(self) -> str | None:
-        """The name, maybe cut, of the store to which the host moves or has moved; None if this one is the host's."""
+        """The name, maybe cut, of the store to which the host moves or has moved; None if it is still in this one."""
         return self.machine_id.partition(' to ')[2] or None
 
 
@@ -85,7 +84,7 @@ class StoredContext(NamedTuple):
 
 
 class ContextChange(NamedTuple):
-    """The new migration context of an instance on a host; None when it does not move any more."""
+    """The new migration context of an instance on a host; None once its move has ended."""
 
     host_uuid: str
     instance_uuid: str
@@ -96,7 +95,7 @@ class ContextChange(NamedTuple):
 class Changes(NamedTuple):
     """What one transaction does to one host's rows: all of it or nothing.
 
-    ``contexts`` go with rows, never alone: when an answer is lost, only the rows tell what became of the transaction.
+    ``contexts`` go with rows, never alone: when an answer is lost, only the rows show the outcome of the transaction.
     The events of the rows are written in the same transaction (``devicetrack.store.history``). ``note`` has the facts
     of the events that the rows do not have.
     """
@@ -120,13 +119,13 @@ class Changes(NamedTuple):
     def check_contexts(self) -> None:
         """Check that contexts come with rows, and each with its migration.
 
-        :raises ValueError: they do not: the caller made a mistake
+        :raises ValueError: they do not, which is a fault of the caller
         """
         if self.contexts and not (self.insert or self.update or self.delete):
             raise ValueError('a migration context is written together with rows of its instance, never alone')
         for change in self.contexts:
             if (change.context is None) != (change.migration_uuid is None):
-                raise ValueError(f'instance {change.instance_uuid}: a context has a migration, and no context has none')
+                raise ValueError(f'instance {change.instance_uuid}: give both a context and a migration, or neither')
 
 
 class OperatorRequest(NamedTuple):
@@ -155,8 +154,8 @@ class DamagedRow(NamedTuple):
 class WithheldRow(NamedTuple):
     """A device or a parent of a host that is withheld (``scope``, ``name``).
 
-    ``reasons`` is JSON text: for each reason since when, why and who said so. The store does not look into it.
-    ``generation`` counts the writes of the row, ``updated_at`` is in seconds since the epoch and only a label.
+    ``reasons`` is JSON text: the beginning, the detail and the origin of each reason. The store does not look into it.
+    ``generation`` is the number of writes of the row, ``updated_at`` is in seconds since the epoch and only a label.
     """
 
     host_uuid: str
@@ -199,7 +198,7 @@ class StoredEvent(NamedTuple):
 
 
 class Store(abc.ABC):
-    """Keeps assignments for good. Every method may block; nobody calls one under the ledger's lock."""
+    """Keeps assignments durably. Every method may block, so never call one under the ledger's lock."""
 
     @property
     @abc.abstractmethod
@@ -210,7 +209,7 @@ class Store(abc.ABC):
     def check(self) -> None:
         """Check that this release can use the store.
 
-        :raises SchemaMismatch: its schema is missing, older or newer, or it is no store of ours
+        :raises SchemaMismatch: its schema is missing, older or newer, or it is not a store of devicetrack
         :raises StoreUnavailable: it cannot be reached or written
         """
 
@@ -224,7 +223,7 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def tallies(self, host_uuids: Sequence[str]) -> dict[str, Tally]:
-        """Count the rows of some hosts, in queries whose number does not depend on theirs. Each host has a tally."""
+        """Count the rows of some hosts; each has a tally. The number of queries does not depend on that of hosts."""
 
     @abc.abstractmethod
     def add_host(self, host: Host) -> None:
@@ -245,9 +244,9 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def set_nested(self, host_uuid: str, version: int | None, at: int | None) -> None:
-        """Record that placement counts a host's devices at providers of their own, and since when. May be repeated.
+        """Record since when a host's devices are at nested providers in placement. May be repeated.
 
-        None and None mean that placement counts them at the node again.
+        None and None mean that they are at the node again.
 
         :raises UnknownHost: the store has no such host
         :raises StoreUnavailable: nothing was written
@@ -258,29 +257,29 @@ class Store(abc.ABC):
     def take_epoch(self, host_uuid: str, own: set[int] | None = None) -> int:
         """Raise the epoch of a host, for a manager that starts. It waits for transactions of older epochs.
 
-        A later read sees all that older managers have written, and they write nothing more. The step is random: no
-        epoch comes a second time, even if the store was restored from a backup or made anew in between.
+        A later read sees everything that older managers have written, and they write nothing more. The step is random:
+        no epoch comes a second time, even if the store was restored from a backup or made anew in between.
 
         :param own: the epochs that the caller took before, or may have taken. This call adds the new one before it is
             committed, so it is there whatever ends the call. If there are any, the epoch is raised only from one of
             them
         :returns: the epoch, for :meth:`at_epoch`
-        :raises HostTakenOver: somebody took another epoch than ``own``; it was not raised
+        :raises HostTakenOver: the host has an epoch of another manager, not one of ``own``; it was not raised
         :raises UnknownHost: the store has no such host
         :raises StoreUnavailable: it was not raised
-        :raises OutcomeUnknown: it may have been raised; call again, and get another one
+        :raises OutcomeUnknown: it may have been raised; call again for another one
         """
 
     @abc.abstractmethod
     def at_epoch(self, host: Host, own: set[int] | None = None) -> Store:
         """The same store for a manager of ``host`` that took the epoch in it.
 
-        Every call of it that writes for the host raises HostTakenOver, in its own transaction, once another manager
-        took a later epoch. Commands call ``add_host``, ``replace_host`` and ``add_operator_request``, and these are
-        never refused.
+        Once another manager took a later epoch, every call that writes for the host raises HostTakenOver, in its own
+        transaction. Commands call ``add_host``, ``replace_host`` and ``add_operator_request``, and these are never
+        refused.
 
-        :param own: epochs as :meth:`take_epoch` adds them. The store goes on with each epoch that is among them when
-            the database has it, and raises HostTakenOver only for one that never was
+        :param own: epochs as :meth:`take_epoch` adds them. The store continues with the database's epoch if that is
+            among them, and raises HostTakenOver only for one that never was
         """
 
     @abc.abstractmethod
@@ -293,19 +292,18 @@ class Store(abc.ABC):
     @property
     @abc.abstractmethod
     def is_taken_over(self) -> bool:
-        """Whether any call has raised HostTakenOver. It does not ask the database."""
+        """Whether any call has raised HostTakenOver. No query."""
 
     @abc.abstractmethod
     def replace_host(self, before: Host, after: Host | None) -> None:
-        """Replace a host that holds nothing by another one, or with None delete it. May be repeated.
+        """Replace a host without rows by another one, or delete it with None. May be repeated.
 
         The old host's migration contexts, operator requests and declarations are deleted. What is withheld there stays
-        withheld, since it may be the same machine; that, the leftovers and the events belong to the new host, and are
-        deleted if there is none. The old host's manager must not run: what it recorded after this would belong to no
-        host.
+        withheld, since it may be the same machine; that, the leftovers and the events pass to the new host, and are
+        deleted if there is none. The old host's manager must not run: its later records would belong to no host.
 
         :raises HostHoldsDevices: it has rows; nothing was written
-        :raises HostIdentityChanged: the store knows neither of the two, or its host of this name is another one now;
+        :raises HostIdentityChanged: the store has neither of the two, or its host of this name is another one now;
             nothing was written
         :raises StoreUnavailable: nothing was written
         :raises OutcomeUnknown: it may have happened; call again
@@ -350,7 +348,7 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def is_named(self, name: str, kind: str | None = None, host_uuid: str | None = None) -> bool:
-        """Whether a row, or a withheld device or parent, names this device or parent. At most two queries.
+        """Whether this device or parent is in a row or is withheld. At most two queries.
 
         :param kind: only of this kind; None means any
         :param host_uuid: only on this host; None means any
@@ -374,23 +372,22 @@ class Store(abc.ABC):
         :raises ValueError: contexts without rows, or without their migration; nothing was written
         :raises HostTakenOver: another manager took a later epoch; nothing was written
         :raises DeviceTaken: an inserted device has a row; nothing was written
-        :raises StaleAssignment: a row moved on or is gone; nothing was written
+        :raises StaleAssignment: a row changed or is gone; nothing was written
         :raises StoreUnavailable: the store is gone, read-only, full or locked; nothing was written
-        :raises OutcomeUnknown: the commit was sent and not answered; ask :meth:`settle`
+        :raises OutcomeUnknown: the commit was sent and not answered; call :meth:`settle`
         """
 
     @abc.abstractmethod
     def settle(self, changes: Changes) -> bool:
-        """Find out what became of a commit whose answer was lost.
+        """Find out the outcome of a commit whose answer was lost.
 
-        Locks the row of the host, which every transaction holds that writes rows of it. So it waits for the lost one,
-        wherever that still runs; a mere read would show the rows as they were before, and prove nothing. Then the rows
-        decide: contexts are written only together with rows, in one transaction, so the rows decide for the contexts
-        too.
+        It locks the host's row, which every transaction locks that writes rows of the host. So it waits for the lost
+        one, wherever that still runs; a mere read would show the rows as they were before, and prove nothing. Then the
+        rows show the outcome, also for contexts, which are written only together with rows in one transaction.
 
-        :returns: True when the changes happened, False when they did not and cannot any more
+        :returns: True if the changes happened, False if they did not and cannot happen later
         :raises StoreUnavailable: the answer is not known yet: the store cannot be reached, or the lost transaction is
-            still open; ask again
+            still open; call again
         """
 
     @abc.abstractmethod
@@ -441,12 +438,9 @@ class Store(abc.ABC):
                      events: Sequence[Event] = ()) -> None:
         """Write and delete rows of withheld devices and parents of a host, and add events, in one transaction.
 
-        The rows to delete may be of another host, for a machine that has a new name.
-
-        If it is repeated, the rows stay right, and the events are there twice.
-
-        A row replaces the one of its kind, scope and name. Only the host's manager calls this, or a command that holds
-        the host's lock in its place.
+        A row replaces the one of its kind, scope and name. The rows to delete may be of another host, for a machine
+        that has a new name. A repeated call leaves the rows right, and adds the events a second time. Only the host's
+        manager calls this, or a command that holds the host's lock instead.
 
         :raises StoreUnavailable: nothing was written
         :raises OutcomeUnknown: it may have been written; call again
@@ -471,7 +465,7 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def damaged(self, host_uuid: str) -> list[DamagedRow]:
-        """The rows of a host in which a value has a wrong type. Assignments and events are not looked at.
+        """The rows of a host in which a value has a wrong type. Assignments and events are not checked.
 
         Such a row is read with stand-ins; a damaged assignment has the generation -1.
         """
@@ -507,7 +501,7 @@ class Store(abc.ABC):
 
         :param since_ms: only those at this time or later, in milliseconds since 1970
         :param until_ms: only those before this time
-        :param host_uuid: only those on this host. Without it the store may read the events of all hosts for it
+        :param host_uuid: only those on this host. Without it the store may read the events of all hosts
         """
 
     @abc.abstractmethod
@@ -550,7 +544,7 @@ class Store(abc.ABC):
 
         One transaction, which deletes at most ``limit``.
 
-        :param surplus: the number of the oldest events that go, however young they are
+        :param surplus: how many of the oldest events are deleted, whatever their age
         :returns: how many were deleted
         :raises StoreUnavailable: nothing was deleted
         :raises OutcomeUnknown: they may have been deleted; call again

@@ -64,11 +64,12 @@ def is_never_untracked(_key: DeviceKey) -> bool:
 class VirtDriver(abc.ABC):
     """One hypervisor on one host.
 
-    Several threads may call every method at once. The manager sets no time limit: a call to the outside needs its own.
+    Several threads may call every method at once. The manager sets no time limit: set one for every call to the
+    outside.
 
     :param host: the host's name, for messages
     :param conf: the configuration (an ``oslo_config.cfg.ConfigOpts``); the driver registers what it needs
-    :param state_path: a directory for lock files of the devices; whoever writes there first makes it, with mode 0700
+    :param state_path: a directory for lock files of the devices; the first writer makes it, with mode 0700
     :raises InvalidConfiguration: an option cannot be used
     """
 
@@ -80,7 +81,7 @@ class VirtDriver(abc.ABC):
 
     @abc.abstractmethod
     def boot_id(self) -> str:
-        """Return the name of this boot of the host. Paths of another boot mean nothing.
+        """Return the name of this boot of the host. Paths of another boot are not valid.
 
         :raises DriverError: it cannot be read now
         """
@@ -90,57 +91,57 @@ class VirtDriver(abc.ABC):
 
         The default checks nothing.
 
-        :raises InvalidConfiguration: the host cannot; the error says which device, and what to do
+        :raises InvalidConfiguration: the host cannot; the error has the device and the next step
         """
         return None
 
     def check_rights(self) -> None:
-        """Check that this process has the rights for all work of the driver, also for what the options do not name now.
+        """Check that this process has the rights for all work of the driver, also for devices in no option now.
 
         It may start a process that the driver needs. The default checks nothing.
 
-        :raises CommandFailed: it has not; the error says what to do
+        :raises CommandFailed: a right is missing; the error has the next step
         """
         return None
 
     def resource_classes(self) -> frozenset[str]:
-        """Return all resource classes that the driver's options name, including those without a device now.
+        """Return all resource classes in the driver's options, including those without a device now.
 
         With them the manager recognizes a request for its own devices even while the driver cannot read the devices.
         """
         return frozenset()
 
     def may_count(self, resource_class: str) -> bool | None:
-        """Say whose devices a class counts that neither the options nor a device of this host name.
+        """Return whether a resource class is this driver's, though no option and no device of this host has it.
 
-        True means that it can only be this driver's: an option would give it to a device that is away, or a name by
-        which flavors ask for devices stands for it. A claim for it is refused rather than left to others. False means
-        that other software certainly has such devices here. None, the default, means that nobody knows. Quick, no I/O.
+        True means that it certainly is: an option gives it to a device that is away, or a name by which flavors ask for
+        devices stands for it. The manager refuses a claim for it. False means that other software certainly has such
+        devices here. None, the default, means that this is unknown. Quick, no I/O.
         """
         return None
 
     def possible_parents(self) -> frozenset[str]:
-        """Return the stable names of parents that the host has, with and without devices for guests by the options.
+        """Return the stable names of the host's parents, whether or not the options give their devices to guests.
 
-        Their providers are this host's: what is allocated there is claimed or refused, though options that are lost may
-        have named its class. The manager asks at its start and in each audit. By default there are none. Never an
-        error: a parent that cannot be found is left out.
+        Their providers belong to this host: a claim takes what is allocated there or is refused, even if the option
+        with its class was lost. The manager calls this at its start and in each audit. By default there are none. Never
+        an error: a parent that cannot be found is left out.
         """
         return frozenset()
 
     def aliases(self) -> Mapping[str, PCIAlias] | None:
         """Return the names by which flavors ask for PCI functions of the driver (``pci_passthrough:alias``).
 
-        The answer never changes. None, the default, says that the driver hands out no such functions. Then the extra
+        The answer never changes. None, the default, means that the driver assigns no such functions. Then the extra
         spec is left to other software.
         """
         return None
 
     def wiped_kinds(self) -> frozenset[str]:
-        """Return the device kinds that store data. Taking such a device back takes as long as writing all of it.
+        """Return the device kinds that store data. Releasing such a device takes as long as writing all of it.
 
-        The answer never changes. By default there are none, and the manager takes every device back while its caller
-        or its audit waits.
+        The answer never changes. By default there are none, and the manager releases every device while its caller or
+        its audit waits.
         """
         return frozenset()
 
@@ -149,7 +150,7 @@ class VirtDriver(abc.ABC):
         return frozenset()
 
     def prepare(self, records: Sequence[Record]) -> None:
-        """Set the host up as the options say, before its devices are read: at every start and in every audit.
+        """Set up the host as the options require, before its devices are read: at every start and in every audit.
 
         Only the manager calls it, and only if there are :meth:`prepared_kinds`. It never takes a device from an owner.
         The ``faults`` of the next inventory list what could not be set up. The call may take long, but every step of
@@ -159,84 +160,83 @@ class VirtDriver(abc.ABC):
         """
 
     def call_in_place(self, key: DeviceKey) -> bool:
-        """Note durably that a device of a row is where it was, because an operator says so. The default is False.
+        """Record durably an operator's word that a device of a row is where it was. The default is False.
 
         :returns: whether its place was in doubt. The next :meth:`prepare` relies on the operator
-        :raises DriverError: that cannot be noted
+        :raises DriverError: it cannot be recorded
         """
         return False
 
     def rows_ended(self, keys: Iterable[DeviceKey]) -> None:
         """Forget what the driver remembers of the rows of devices: the store has confirmed that they are gone.
 
-        The default does nothing. Never an error: what is not forgotten only withholds.
+        The default does nothing. Never an error: what is not forgotten only keeps a device withheld.
         """
 
     def cleaner_of_service(self, are_free: Callable[[], Mapping[DeviceKey, bool]]) -> VirtDriver | None:
-        """Return another driver, for devices that the compute service hands out itself and this library only cleans.
+        """Return another driver, for devices that the compute service assigns itself and this library only cleans.
 
-        Such devices have no rows. :meth:`get_inventory` of that driver has those that ``are_free`` names.
-        :meth:`realize` notes durably which device the service gets, and :meth:`prove` with ``wipe`` cleans the one that
-        was noted, and no other. So neither does anything for a device that the service may give to a guest at the same
-        time. The driver has a state directory of its own. :meth:`close` of this driver closes it too. The default is
-        None: there are no such devices.
+        Such devices have no rows. :meth:`get_inventory` of that driver has those in the answer of ``are_free``.
+        :meth:`realize` records durably which device the service gets, and :meth:`prove` with ``wipe`` cleans only a
+        recorded device. So neither touches a device that the service may give to a guest at the same time. The driver
+        has its own state directory. :meth:`close` of this driver closes it too. The default is None: there are no such
+        devices.
 
         :param are_free: returns for each of these devices whether the service may give it to its next guest now.
-            :meth:`realize` asks it in one step with the note
+            :meth:`realize` calls it in one step with the record
         """
         return None
 
     def lent(self) -> Mapping[DeviceKey, bool]:
-        """Return the devices that :meth:`realize` noted, and whether the service has given each to no guest since.
+        """Return the devices that :meth:`realize` recorded: True if the service has given one to no guest since.
 
         Only a driver of :meth:`cleaner_of_service` has some.
 
-        :raises DriverError: that cannot be read
+        :raises DriverError: the records cannot be read
         """
         return {}
 
     def note_given(self, keys: Collection[DeviceKey]) -> None:
-        """Note durably that the service gave devices to guests. Those that :meth:`realize` did not note are left out.
+        """Record durably that the service gave devices to guests, except those that :meth:`realize` did not record.
 
-        :raises DriverError: that cannot be noted
+        :raises DriverError: it cannot be recorded
         """
 
     @abc.abstractmethod
     def get_inventory(self) -> Inventory:
         """Read the devices that the host has now, and those that its parents can still make.
 
-        If a part cannot be read, it is in ``unknown`` and its kind is not in ``known_kinds``. A device that keeps what
-        a guest wrote is in ``unproven``, unless a proof on this host says that it is clean. Proofs are kept apart from
-        the store, so restoring the store never brings one back. A proof names the identity of its device, and does not
-        count for another device of the same name.
+        If a part cannot be read, it is in ``unknown`` and its kind is not in ``known_kinds``. A device that stores data
+        is in ``unproven``, unless a proof on this host shows that it is clean. Proofs are kept apart from the store, so
+        a restored store never brings one back. A proof contains the identity of its device, and is not valid for
+        another device of the same name.
 
         :raises HypervisorUnreachable: no part could be read
         """
 
     @abc.abstractmethod
     def get_usage(self) -> Usage:
-        """Ask the hypervisor which domain names which device, in the live and the inactive definitions of all domains.
+        """Ask the hypervisor which devices the live and the inactive definitions of all domains contain.
 
-        Saved states and snapshots count as inactive definitions: a guest may come back with the devices that they name.
-        A document that cannot be read is in ``unknown``.
+        Saved states and snapshots are inactive definitions too: a guest may come back with the devices in them. A
+        document that cannot be read is in ``unknown``.
 
-        The addresses of a live definition say which devices it names. So do those of an inactive one, unless its record
-        says that it was written in another boot of the host. Then an address that is valid for one boot only means
-        nothing, and the record's identifiers count, in their order. If that record does not fit the elements, the
-        definition is in ``unknown``.
+        The addresses in a live definition determine its devices. So do those in an inactive one, unless it was written
+        in another boot of the host, by its record. Then the record's identifiers, in their order, replace the addresses
+        that are valid for one boot only. If that record does not fit the elements, the definition is in ``unknown``.
 
-        :raises HypervisorUnreachable: no answer; nobody may conclude that anything is unused
+        :raises HypervisorUnreachable: no answer; treat every device as in use
         """
 
     def claim_for_instance(self, instance_uuid: str, request: Any,
                            candidates: Sequence[Candidate]) -> Sequence[Candidate]:
-        """Name the candidates that will be created, and write ports into the details of those that are. Quick, no I/O.
+        """Give identifiers to new devices, and write ports into the details of candidates for ports. Quick, no I/O.
 
         :param request: the demand that the candidates were chosen for, or another one with the ``ports`` of the
             candidates, in their order; None without ports
         :param candidates: in the order of the guest; ``identifier`` is None for a device that is to be created
         :returns: the same candidates in the same order, each with an identifier
-        :raises BadRequest: a device is given only as a port and the request has no port for it, or the device cannot
+        :raises BadRequest: a device is assigned only as a port and the request has no port for it, or the device cannot
             be the port
         """
         ports = getattr(request, 'ports', ()) or itertools.repeat(None)
@@ -251,80 +251,79 @@ class VirtDriver(abc.ABC):
         Idempotent, and exclusive with :meth:`unclaim` of the same device in any process of this host. Before this
         method returns, it durably removes the proof that the device is clean: a guest writes to the device from now on.
 
-        Until the row says that the device was ready before, the driver first asks the questions that it asks before a
-        wipe: whether a domain names the device, and whether a process or the host uses it. The instance's own domain is
-        nobody else: the guest may run when a manager starts again. For a device with a proof, the driver compares what
-        the host shows of writes with what the proof says. If somebody uses it or wrote to it, the driver removes the
-        proof and changes nothing.
+        Unless its row records that the device was ready before, the driver first checks what it checks before a wipe:
+        whether a domain has the device, and whether a process or the host uses it. The instance's own domain is
+        allowed: the guest may run when a manager starts again. For a device with a proof, the driver compares the
+        writes that the host shows with those in the proof. If somebody uses the device or wrote to it, the driver
+        removes the proof and changes nothing else.
 
-        :param confirm: called with the assignment under the device's lock, before the device is changed. An error that
-            it raises goes on to the caller, and nothing was changed
-        :raises DeviceInUse: a domain of another instance names it, or a process or the host uses it
+        :param confirm: called with the assignment under the device's lock, before the device is changed. Its error
+            passes through to the caller, and nothing was changed
+        :raises DeviceInUse: a domain of another instance has it, or a process or the host uses it
         :raises NotProven: somebody wrote to it since it was proven clean, or it was never made ready before and has
-            neither a proof nor a note that a guest of ours got it, unless devices without a proof count as clean
+            neither a proof nor a record that a guest of ours got it, unless devices without a proof are taken as clean
         :raises UsersUnknown: its users are unknown; the device keeps its proof
         :raises ParentFull: the parent can make no more; nothing is left behind
-        :raises ParentGone: the parent is certainly away, and the device keeps nothing; nothing is left behind
+        :raises ParentGone: the parent is certainly gone, and the device stores no data; nothing is left behind
         :raises DeviceGone: the device is not there, or another device has its name
         :raises DeviceBusy: another process works on it
         :raises RealizeFailed: anything else about this device; the driver undid its work, or the next call finds it
-        :raises HypervisorUnreachable: no answer; the device may be half made, and the next realize or unclaim ends it
+        :raises HypervisorUnreachable: no answer; the device may be half made until the next realize or unclaim
         """
 
     @abc.abstractmethod
     def unclaim(self, assignments: Sequence[DeviceAssignment],
                 confirm: Confirm | None = None) -> Mapping[DeviceKey, DriverError | None]:
-        """Check that no domain names the devices, unrealize or wipe them, and prove that they are clean or gone.
+        """Check that no domain has the devices, remove or wipe them, and prove that they are clean or gone.
 
         Idempotent: it does not repeat work that is done, except a wipe without proof. A device of an assignment that
         was only claimed (:attr:`~devicetrack.objects.DeviceAssignment.was_only_claimed`) is not wiped, if a proof on
-        this host says that it is clean, and nobody uses it. If others use or changed such a device, or it has lost its
+        this host shows that it is clean, and nobody uses it. If others use or changed such a device, or it has lost its
         proof otherwise than by :meth:`realize`, the answer is :class:`NotProven`, and the device and its proof stay as
         they are. When somebody uses another device, the driver removes its proof, so that the device is wiped once that
-        use ends. The driver holds the devices' locks, and asks
-        the hypervisor right before it changes each device and once more after the last one: a guest may have been
-        started meanwhile. For devices that store data, the driver durably records that a device is clean before it says
-        that the device may be given to somebody else.
+        use ends. The driver holds the devices' locks, and asks the hypervisor right before it changes each device and
+        once more after the last one: a guest may have been started meanwhile. For devices that store data, the driver
+        durably records that a device is clean before it reports that the device may be assigned again.
 
-        :param confirm: called with each assignment under its device's lock, before the device is changed. An error
-            that it raises ends the call and goes on to the caller: this device and those after it were not changed
-        :returns: for every device None, if it may be given to somebody else, or the error that keeps it held.
-            :class:`DeviceInUse`: a domain names it, or may name it by an address that leads to no device; nothing was
+        :param confirm: called with each assignment under its device's lock, before the device is changed. Its error
+            ends the call and passes through to the caller: this device and those after it were not changed
+        :returns: for every device None, if it may be assigned again, or the error that keeps it held.
+            :class:`DeviceInUse`: a domain has it, or may have it by an address that leads to no device; nothing was
             changed. :class:`DeviceBusy`: another process works on it; nothing was changed. :class:`DeviceGone`: it is
-            not there, or another device has its name; nothing was changed, and nothing proves what became of its bytes.
-            :class:`UnclaimFailed`: it was not removed or wiped, or nothing proves that it was. :class:`UsersUnknown`:
-            its users are unknown, before or after the work. :class:`NotProven`: it was only claimed, and others use or
-            changed it; nothing was changed
+            not there, or another device has its name; nothing was changed, and the state of its data is unknown.
+            :class:`UnclaimFailed`: it was not removed or wiped, or that is not proven. :class:`UsersUnknown`: its users
+            are unknown, before or after the work. :class:`NotProven`: it was only claimed, and others use or changed
+            it; nothing was changed
         :raises HypervisorUnreachable: no answer, so the devices may be in use; nothing was changed
         """
 
     def vacate(self, assignment: DeviceAssignment) -> None:
-        """Take off a device what leads others to the guest that has left it, such as the address of a network port.
+        """Remove from a device what leads others to the guest that has left it, such as the address of a network port.
 
         The device keeps its contents and its owner, which may come back to it after :meth:`realize`. Idempotent. If a
         guest has the device, nothing is changed. The default does nothing, for a driver without such devices.
 
-        :raises DriverError: it may still be there; call again
+        :raises DriverError: some of it may remain; call again
         """
 
     def unnamed(self, devices: Sequence[tuple[DeviceKey, str]]) -> frozenset[DeviceKey]:
-        """Say which of some devices no option names, whether the host has them or not.
+        """Return those of some devices that are in no option, whether the host has them or not.
 
-        Quick, and for people: such a device may be there all the same, but the driver does not look for it. By default
-        nobody knows of any.
+        Quick, and for people: such a device may be there all the same, but the driver does not look for it. The default
+        returns none.
 
         :param devices: each with the stored text of its details
         """
         return frozenset()
 
     def containment(self, devices: Sequence[InventoryDevice]) -> Sequence[Exclusions]:
-        """Say what devices are on the host, and what contains them, whatever their kinds.
+        """Describe what devices are on the host, and what contains them, whatever their kinds.
 
-        Whoever has a thing has everything in it. So a device is the whole of a token of its own, if something may be in
-        it, and a part of the token of each thing that contains it. The caller keeps the tokens that devices share. The
-        host need not have the devices. Without a kind, the identifier of one is an address in a definition.
+        The owner of a thing owns everything in it. So a device is the whole of its own token, if it can contain
+        something, and a part of the token of each thing that contains it. The caller keeps the tokens that devices
+        share. The host need not have the devices. Without a kind, the identifier of one is an address in a definition.
 
-        The default goes by names: an identifier that is a PCI address is that function, and a parent that is named for
+        The default uses names: an identifier that is a PCI address is that function, and a parent that is named after
         one contains the device.
 
         :returns: for each device, in their order, its tokens and modes as :class:`.InventoryDevice` has them
@@ -341,19 +340,19 @@ class VirtDriver(abc.ABC):
         return {}
 
     def being_worked_on(self, assignments: Sequence[DeviceAssignment]) -> frozenset[DeviceKey]:
-        """Say which of these devices :meth:`realize`, :meth:`unclaim` or :meth:`prove` works on, in any process.
+        """Return the devices that :meth:`realize`, :meth:`unclaim` or :meth:`prove` works on, in any process.
 
-        These are the devices whose locks are held now. Waits for none of them. The manager asks before it records an
-        owner for a device that it did not choose itself. The default is none, for a driver whose devices keep nothing.
+        Their locks are held now; this call does not wait for them. The manager calls it before it records an owner for
+        a device that it did not choose itself. The default is none, for a driver whose devices store no data.
 
-        :raises DriverError: a lock cannot be used, so nobody can tell
+        :raises DriverError: a lock cannot be used, so the answer is unknown
         """
         return frozenset()
 
     def wipes_of(self, keys: Iterable[DeviceKey]) -> Mapping[DeviceKey, Wiped]:
-        """Say what the last :meth:`unclaim` or :meth:`prove` of each device wiped.
+        """Return what the last :meth:`unclaim` or :meth:`prove` of each device wiped.
 
-        A device is left out if that call wiped nothing, or if its proof no longer counts. Quick, and for the history
+        A device is left out if that call wiped nothing, or if its proof is no longer valid. Quick, and for the history
         alone: other devices may be missing too. The default reports nothing.
         """
         return {}
@@ -362,28 +361,28 @@ class VirtDriver(abc.ABC):
               confirm: Confirm | None = None) -> Mapping[DeviceKey, DriverError | None]:
         """Prove that devices without an owner are clean, and record that durably on the host.
 
-        The driver first takes the locks of the devices. By default a driver can prove nothing. A driver without devices
-        that store data is never asked.
+        The driver first takes the locks of the devices. By default a driver can prove nothing. The manager does not
+        call a driver without devices that store data.
 
-        :param assignments: the devices, as assignments of nobody
+        :param assignments: the devices, as assignments without an owner
         :param how: ``blank``: ask the host, and read no byte; ``read``: read every byte, and write none; ``wipe``: wipe
-            the devices, whatever is on them, because an operator said so; :attr:`.Word.how`: neither read nor write,
-            and record a person's word, which counts as long as any other proof
+            the devices, whatever is on them, as an operator requested; :attr:`.Word.how`: neither read nor write, and
+            record a person's word, which is valid as long as any other proof
         :param confirm: called while the driver has the locks: with each device that is to be wiped, right before its
             first byte changes; otherwise with each device that is clean, before that is recorded. A device may have got
-            an owner since the manager chose it. An error that it raises ends the call and goes on to the caller: this
-            device and those after it were not changed, and no proof of them was recorded
+            an owner since the manager chose it. Its error ends the call and passes through to the caller: this device
+            and those after it were not changed, and no proof of them was recorded
         :returns: for every device None, or the error that keeps it withheld. :class:`NotProven`: it is not clean, or
-            that cannot be told. :class:`DeviceInUse`, :class:`DeviceBusy`, :class:`DeviceGone`,
-            :class:`UnclaimFailed`: as :meth:`unclaim`
+            that is unknown. :class:`DeviceInUse`, :class:`DeviceBusy`, :class:`DeviceGone`, :class:`UnclaimFailed`: as
+            :meth:`unclaim`
         :raises HypervisorUnreachable: no answer, so the devices may be in use; nothing was changed
         """
         return {one.key: NotProven(*one.key, 'its driver cannot prove it') for one in assignments}
 
     def proof_of(self, key: DeviceKey, details: str) -> str | None:
-        """Say how a device was proven clean, and when; None if no proof counts. Quick, and for people.
+        """Return how a device was proven clean, and when; None without a valid proof. Quick, and for people.
 
-        The default knows of none.
+        The default is None.
 
         :param details: the stored text of its details
         """
@@ -397,7 +396,7 @@ class VirtDriver(abc.ABC):
 
         The default does nothing, for a driver that records no proofs.
 
-        :raises DriverError: a device may still count as clean
+        :raises DriverError: a proof may remain
         """
 
     @abc.abstractmethod
@@ -423,7 +422,7 @@ class VirtDriver(abc.ABC):
 
         :param told: called after each domain, with how many were read and how many there are, in another thread or
             in this one. An exception from it ends this call
-        :param unread: called for each record that is omitted, as ``told``: which devices it has is unknown
+        :param unread: called for each record that is omitted, as ``told``: its devices are unknown
         :raises HypervisorUnreachable: no answer
         """
 
@@ -431,10 +430,10 @@ class VirtDriver(abc.ABC):
     def destroy_guest(self, domain_uuid: str, stop: bool = True) -> None:
         """Stop a guest at once and remove every definition of it, with its firmware variables and saved state.
 
-        Idempotent. The manager calls it for a guest whose instance was evacuated from here, or left by a migration that
-        is done, as the compute service says. The guest's devices stay as it left them, and may be given back.
+        Idempotent. The manager calls it for a guest whose instance, in the compute service, was evacuated from here or
+        left by a completed migration. The guest's devices stay as it left them, and may then be released.
 
-        :param stop: False leaves a guest that runs as it is, and refuses
+        :param stop: False leaves a guest that runs as it is, and raises GuestNotRemoved
         :raises GuestNotRemoved: the guest may be off by now, and something of it is left
         :raises HypervisorUnreachable: no answer; the guest may be off or gone by now. Call again
         """
@@ -452,11 +451,10 @@ class VirtDriver(abc.ABC):
 
         :param assignments: the devices that the definition has elements for, one or more
         :param beside: as for :meth:`guest_config`
-        :param is_untracked: says of a device whether this host does not track it, and no row has it. If the definition
-            names such a mediated device, its element stays as it is: it may be an accelerator that the service itself
-            manages
-        :returns: False when there is no definition, or none of another boot: nothing was changed
-        :raises InvalidDocument: the definition does not say which element is which device, or has other devices than
+        :param is_untracked: whether a device has no row, and this host does not track it. If the definition contains
+            such a mediated device, its element stays as it is: it may be an accelerator that the service itself manages
+        :returns: False if there is no definition of another boot: nothing was changed
+        :raises InvalidDocument: the definition does not show which element is which device, or has other devices than
             these; nothing was changed
         :raises DeviceGone: a device is not there, or another device has its name; nothing was changed
         :raises DriverError: the hypervisor refused the new definition, or somebody changed the old one meanwhile; the
@@ -468,7 +466,7 @@ class VirtDriver(abc.ABC):
     def rewrite_definition(self, definition: str, assignments: Sequence[DeviceAssignment],
                            beside: Sequence[DeviceAssignment] = (),
                            is_untracked: IsUntracked = is_never_untracked) -> str:
-        """Give a definition that the service has kept, perhaps since another boot, the addresses of this one.
+        """Give a definition that the service has kept, perhaps since another boot, the addresses of this boot.
 
         This does to a text what :meth:`rewrite_guest` does to a definition in the hypervisor. It defines nothing, and
         the hypervisor need not know the guest. The text holds secrets of the guest: never log it.
@@ -476,26 +474,26 @@ class VirtDriver(abc.ABC):
         :param assignments: the devices that the definition has elements for, one or more, realized in this boot
         :param beside: as for :meth:`guest_config`
         :param is_untracked: as for :meth:`rewrite_guest`
-        :returns: the new text. It is the same text if that was written in this boot, or does not say in which boot:
-            then its addresses count
-        :raises InvalidDocument: the definition cannot be read, does not say which element is which device, or has
+        :returns: the new text. A text of this boot, or of an unknown boot, is returned unchanged: its addresses are
+            taken as valid
+        :raises InvalidDocument: the definition cannot be read, does not show which element is which device, or has
             other devices than these
         :raises DeviceGone: a device is not there, or another device has its name
         """
 
     def live_migration_obstacles(self) -> Mapping[str, str]:
-        """Say, by device kind, why no running guest with such a device can leave this host or come to it.
+        """Return, by device kind, why no running guest with such a device can leave this host or come to it.
 
-        The driver knows no obstacle for a kind that is left out. The default knows none at all.
+        A kind without a known obstacle is left out. The default returns none.
 
         :raises HypervisorUnreachable: no answer
         """
         return {}
 
     def migration_obstacle_of(self, assignment: DeviceAssignment) -> str | None:
-        """Say why the guest that has this device here cannot leave while it runs.
+        """Return why the guest that has this device here cannot leave while it runs.
 
-        The answer is about this one device and does not repeat what :meth:`live_migration_obstacles` says of its kind.
+        The answer is about this one device and does not repeat that of :meth:`live_migration_obstacles` for its kind.
         The default is None: no known reason.
 
         :raises HypervisorUnreachable: no answer
@@ -520,12 +518,12 @@ class VirtDriver(abc.ABC):
 
     @abc.abstractmethod
     def devices_in(self, definition: str) -> frozenset[DeviceKey]:
-        """Return the devices that a definition names. Somebody is about to give the definition to the hypervisor.
+        """Return the devices in a definition that the hypervisor is about to get.
 
-        Its addresses are valid in this boot. An address that certainly means no device of this driver is left out.
+        Its addresses are valid in this boot. An address that certainly leads to no device of this driver is left out.
 
         :raises InvalidDocument: the definition cannot be read
-        :raises DriverError, HypervisorUnreachable: the driver cannot tell which devices its addresses mean
+        :raises DriverError, HypervisorUnreachable: the devices of its addresses are unknown
         """
 
     @abc.abstractmethod
@@ -563,7 +561,7 @@ def by_names(device: InventoryDevice) -> Exclusions:
 
 
 def part_in_use(key: DeviceKey, relatives: Collection[str], usage: Usage) -> DeviceInUse | None:
-    """Return the error that says that a domain has a part of a device, or a thing that contains it.
+    """Return an error if a domain has a part of a device, or a thing that contains it; else None.
 
     A mediated device on it is in use as long as it exists: somebody made it, and it would vanish.
 
@@ -573,7 +571,7 @@ def part_in_use(key: DeviceKey, relatives: Collection[str], usage: Usage) -> Dev
             if use.address in relatives and (use.kind, use.identifier) != key and not use.in_snapshot_only]
     found = min((*uses, *(one for one in usage.others if one[1] in relatives)), default=None)
     if found is not None:
-        return DeviceInUse(*key, f'domain {found[0]} names {found[1]}, which is a part of it, or it is a part of that')
+        return DeviceInUse(*key, f'domain {found[0]} names {found[1]}, which is a part of it or contains it')
     made = sorted(filter(vocabulary.is_uuid, relatives))
     return DeviceInUse(*key, f'the mediated device {made[0]} is on it: remove that, if nobody needs it (mdevctl stop '
                              f'--uuid {made[0]})') if made else None
@@ -581,14 +579,14 @@ def part_in_use(key: DeviceKey, relatives: Collection[str], usage: Usage) -> Dev
 
 def obstacle(key: DeviceKey, usage: Usage, owner: str | None = None, if_named: str = '',
              if_unknown: str = '') -> DeviceInUse | UsersUnknown | None:
-    """Return the error that says why a device cannot be taken from its users; None when nobody uses it.
+    """Return the error of a device that somebody uses; None if nobody uses it.
 
-    Drivers, commands and the manager all ask this one function. The error's class tells a device in use from one whose
-    users are unknown, and its ``reason`` says why. An address that leads to no device counts if it may be that of this
-    device (:meth:`.Use.may_mean`).
+    Drivers, commands and the manager all call this one function. The error's class tells a device in use from one whose
+    users are unknown, and its ``reason`` has the cause. An address that leads to no device is a use if it may be that
+    of this device (:meth:`.Use.may_mean`).
 
     :param owner: the instance that has the device; None for a device without an owner
-    :param if_named: what an operator can do about a domain that names the device, for the end of the reason
+    :param if_named: what an operator can do about a domain that has the device, for the end of the reason
     :param if_unknown: what an operator can do about a domain that cannot be read, for the end of the reason
     """
     uses = [use for use in usage.uses if (use.kind, use.identifier) == key]
@@ -611,15 +609,15 @@ def obstacle(key: DeviceKey, usage: Usage, owner: str | None = None, if_named: s
 def check_free(assignment: DeviceAssignment, is_proven: bool, ask: Callable[[], Usage],
                obstacle_of: Callable[[DeviceAssignment, Usage], DriverError | None], check: Callable[[], object],
                disprove: Callable[[Collection[DeviceKey]], object]) -> None:
-    """Check that nobody else uses a device that its guest has not had yet. This asks what a wipe asks.
+    """Check that nobody else uses a device that its guest has not had yet. A wipe checks the same.
 
-    A device that was made ready before may have its own guest, also after a restart. The device of a user keeps no
-    proof: the user may write to it, and be gone at the next look.
+    A device that was made ready before may have its own guest, also after a restart. A device that somebody else uses
+    loses its proof: that user may write to it, and be gone at the next look.
 
-    :param is_proven: whether a proof says that it is clean
-    :param ask: asks the hypervisor which domains name devices
-    :param obstacle_of: says who uses a device, as :func:`obstacle`
-    :param check: asks the driver's other questions, and raises their errors
+    :param is_proven: whether a proof shows that it is clean
+    :param ask: asks the hypervisor which domains have devices
+    :param obstacle_of: returns the error of a device that somebody uses, as :func:`obstacle`
+    :param check: makes the driver's other checks, and raises their errors
     :param disprove: removes the proofs of devices
     """
     if assignment.was_realized and not is_proven:
