@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 import os
@@ -10,6 +11,7 @@ import uuid
 
 import testtools
 
+from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects.values import InventoryDevice
@@ -107,6 +109,17 @@ class KindTestCase(testtools.TestCase):
         with open(os.path.join(self.world.configuration.state_path, 'contract.lock'), 'w') as lock:
             self.kind.unclaim(wanted, lock.fileno())
             self.assertTrue(os.fstat(lock.fileno()), 'the lock belongs to the driver')
+
+    def check_refuses(self, call: Callable[[], object], otherwise: str) -> None:
+        """Check that a call to the kind raises a DriverError.
+
+        :param otherwise: what is wrong if the call returns, and what to do
+        """
+        try:
+            call()
+        except exception.DriverError:
+            return
+        self.fail(otherwise)
 
     def definition(self, elements: Sequence[str]) -> str:
         """A guest's definition with these elements and no other devices."""

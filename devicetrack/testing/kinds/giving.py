@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 import contextlib
 import os
+import subprocess
 import threading
 import uuid
 
@@ -113,6 +115,46 @@ class GivingContract(base.KindTestCase):
             self.skipTest('its devices store no data')
         if type(self.kind).read_through is api.DeviceKind.read_through:
             self.skipTest('the kind cannot read its devices')
+
+    # -- a device that a process has open -----------------------------------------------------------------------------
+
+    def test_a_device_that_a_process_has_open_goes_to_nobody(self) -> None:
+        wanted = self.assigned()
+        with self.opened_by_a_process(wanted) as found, open(os.devnull) as lock:
+            self.check_refuses(lambda: self.kind.check_free(wanted), (
+                f'{found}, and check_free returned: it must refuse the claim (section 6 of the page)'))
+            if self.kind.keeps_bytes:
+                self.assertNotIn(wanted.identifier, set(self.kind.is_blank([wanted])), (
+                    f'{found}, and is_blank says that it is clean (section 8 of the page)'))
+                self.check_is_touched(wanted)
+                self.check_refuses(lambda: self.kind.read_through(wanted, lock.fileno(), threading.Event()), (
+                    f'{found}, and read_through says that it is clean (section 8 of the page)'))
+        self.kind.check_free(wanted)
+
+    def test_a_device_that_a_process_has_open_is_not_taken_back(self) -> None:
+        wanted = self.realized()
+        if self.kind.keeps_bytes:
+            self.world.write(wanted.identifier)
+        with self.opened_by_a_process(wanted) as found:
+            self.check_refuses(lambda: self.unclaim(wanted), (
+                f'{found}, and unclaim returned: it must leave the device alone (section 8 of the page)'))
+        if self.kind.keeps_bytes:
+            self.assertFalse(self.world.is_clean(wanted.identifier), f'{found}, and unclaim cleaned the device')
+        self.unclaim(wanted)
+
+    @contextlib.contextmanager
+    def opened_by_a_process(self, wanted: DeviceAssignment) -> Iterator[str]:
+        """Let another process have the file or node of a device open for writing in the block. Gives it this fact."""
+        path = self.kind.node(api.as_device(wanted))
+        if path is None or not os.path.isabs(path):
+            self.skipTest('node gives no path that a process could open')
+        fd = os.open(path, os.O_RDWR)
+        try:
+            process = subprocess.Popen(['cat'], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, pass_fds=(fd,))
+        finally:
+            os.close(fd)
+        with process:                           # its end closes the pipe, and that ends the process
+            yield f'a process has {path} open for writing'
 
     # -- a device that was claimed and never made ready ---------------------------------------------------------------
 

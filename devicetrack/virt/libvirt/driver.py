@@ -29,7 +29,6 @@ from devicetrack import vocabulary
 from devicetrack.conf import libvirt as options
 from devicetrack.conf import manager as manager_options
 from devicetrack.conf import pci as pci_options
-from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import things
 from devicetrack.objects.compact import Compact
@@ -460,7 +459,7 @@ class LibvirtDriver(guests.Guests):
         look, found = containment.Look(self._sysfs), set[tuple[str, str]]()
         for one in assignments:
             if one.kind in self._kinds and any(kind != one.kind for kind, _identifier in proven):
-                found |= self._beyond(one.key, look.exclusions(*self._told_place(_as_device(one), {})), proven)
+                found |= self._beyond(one.key, look.exclusions(*self._told_place(api.as_device(one), {})), proven)
                 if look.unread is not None:
                     raise look.unread
         return found
@@ -485,7 +484,7 @@ class LibvirtDriver(guests.Guests):
     def _part_in_use(self, assignment: DeviceAssignment,
                      usage: Usage) -> exception.DeviceInUse | exception.UsersUnknown | None:
         """Say which domain has a part of a device, or a thing that contains it, or what is in it; None if none has."""
-        place = self._place(_as_device(assignment))
+        place = self._place(api.as_device(assignment))
         if place == (None, None):
             return None
         look = containment.Look(self._sysfs)
@@ -661,11 +660,6 @@ def _nodes(kind: api.DeviceKind, devices: Iterable[InventoryDevice]) -> dict[Dev
 
 def _place_by_name(device: InventoryDevice) -> tuple[str | None, str | None]:
     return things.address_in(device.identifier), things.address_in(device.parent)
-
-
-def _as_device(one: DeviceAssignment) -> InventoryDevice:
-    return InventoryDevice(one.kind, one.identifier, '', one.resource_class, one.parent, one.numa_node,
-                           details.to_text(one.details))
 
 
 def _busy(assignment: DeviceAssignment) -> exception.DeviceBusy:

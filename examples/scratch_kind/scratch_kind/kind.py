@@ -6,6 +6,8 @@ from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
+import contextlib
+import errno
 import glob
 import os
 import stat
@@ -26,6 +28,7 @@ from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import Realized
 from devicetrack.virt.libvirt import connection
+from devicetrack.virt.libvirt import device_users
 from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt import guest_xml
 from devicetrack.virt.libvirt.kinds import api
@@ -194,6 +197,8 @@ class Scratch(api.DeviceKind):
             blocks = privileged.clear(self._directory, assignment.identifier, assignment.details.handle,
                                       assignment.details.size_bytes)
         except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno == errno.EBUSY:
+                raise exception.DeviceInUse(self.name, assignment.identifier, str(error.strerror)) from error
             raise exception.UnclaimFailed(
                 self.name, assignment.identifier, f'it cannot be cleared: {error}') from error
         # This is the proof. The absence of an error is none.
@@ -205,6 +210,7 @@ class Scratch(api.DeviceKind):
     # begin: reach
     def check_unused(self, assignment: DeviceAssignment) -> None:
         self._check_is_free(assignment)
+        self.check_free(assignment)
 
     def within_reach(self, owned: Collection[str], proven: Mapping[str, str]) -> Collection[str]:
         """The other names of the same files: who has one of them writes to all."""
@@ -214,8 +220,16 @@ class Scratch(api.DeviceKind):
 
     # begin: proof
     def is_blank(self, assignments: Sequence[DeviceAssignment]) -> Collection[str]:
-        """The files without stored blocks: nobody ever wrote to them, or they were cleared."""
-        return [one.identifier for one in assignments if self._has_no_blocks(one)]
+        """The files without stored blocks that no process has open: nobody ever wrote to them, or they were cleared."""
+        used = self.opened([one.identifier for one in assignments])
+        return [one.identifier for one in assignments if one.identifier not in used and self._has_no_blocks(one)]
+
+    def opened(self, identifiers: Collection[str]) -> Collection[str]:
+        there = {}
+        for path in map(self._path, identifiers):
+            with contextlib.suppress(OSError):  # the stock says what is gone
+                there[path] = os.lstat(path)
+        return [os.path.basename(path) for path in device_users.opened(there)]
 
     def _has_no_blocks(self, assignment: DeviceAssignment) -> bool:
         try:
@@ -228,6 +242,7 @@ class Scratch(api.DeviceKind):
 
     def read_through(self, assignment: DeviceAssignment, lock_fd: int, stop: threading.Event) -> None:
         path = self._check_is_the_device(assignment)
+        self.check_free(assignment)             # a process could write behind the reader
         try:
             with open(path, 'rb') as file:
                 while part := file.read(1 << 20):

@@ -13,19 +13,20 @@ from oslo_privsep import capabilities
 from oslo_privsep import priv_context
 
 from devicetrack import conf as registry
+from devicetrack.virt.libvirt import device_users
 from scratch_kind import handles
 from scratch_kind import options
 
-# The daemon has root's rights to files, and no other right of root.
+# The daemon has root's rights to files, and sees which files a process has open. It has no other right of root.
 context = priv_context.PrivContext(
     'scratch_kind', cfg_section='scratch_privileged', pypath=f'{__name__}.context',
-    capabilities=[capabilities.CAP_DAC_OVERRIDE])
+    capabilities=[capabilities.CAP_DAC_OVERRIDE, capabilities.CAP_SYS_PTRACE])
 
 
 def clear(directory: str, name: str, handle: str, size_bytes: int) -> int:
     """Clear a file of the directory, so that it is one hole. Return how many blocks it still has.
 
-    :raises OSError: there is no such file, or it cannot be cleared
+    :raises OSError: there is no such file, a process has it open or mapped (EBUSY), or it cannot be cleared
     :raises ValueError: it is another file, or a file of another size
     """
     if os.geteuid() == 0:
@@ -50,6 +51,7 @@ def clear_as_root(directory: str, name: str, handle: str, size_bytes: int) -> in
             raise ValueError(f'{name!r} is no file of {size_bytes} bytes')
         if handles.of_open(fd) != handle:               # another file may just have got the name
             raise ValueError(f'{name!r} is another file')
+        device_users.check_alone(fd)
         os.ftruncate(fd, 0)
         os.ftruncate(fd, size_bytes)
         os.fsync(fd)

@@ -208,6 +208,11 @@ def broken(scratch: Any) -> dict[str, tuple[dict[str, Any], tuple[str, ...]]]:
         except OSError as error:
             raise exception.UnclaimFailed(self.name, assignment.identifier, str(error)) from error
 
+    def cleaned_open(self: Any, assignment: Any, lock_fd: int) -> None:
+        self._check_is_free(assignment)
+        os.truncate(self._path(assignment.identifier), 0)
+        os.truncate(self._path(assignment.identifier), assignment.details.size_bytes)
+
     def plain_error(self: Any, assignment: Any, lock_fd: int) -> None:
         self._check_is_free(assignment)
         sys.modules['scratch_kind.privileged'].clear(
@@ -356,6 +361,10 @@ def broken(scratch: Any) -> dict[str, tuple[dict[str, Any], tuple[str, ...]]]:
         'work in the constructor': ({'__init__': working}, ('making_the_kind',)),
         'a stock that writes': ({'stock': reading_writes}, ('reading_changes',)),
         'errors of Python': ({'unclaim': plain_error}, ('without_privileges',)),
+        'a claim without a look at processes': ({'check_free': lambda self, assignment: None},
+                                                ('open_goes_to_nobody',)),
+        'blank without a look at processes': ({'opened': lambda self, names: ()}, ('open_goes_to_nobody',)),
+        'cleaning without a look at processes': ({'unclaim': cleaned_open}, ('open_is_not_taken_back',)),
     }
 
 

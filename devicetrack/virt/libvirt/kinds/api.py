@@ -27,6 +27,7 @@ from devicetrack import vocabulary
 from devicetrack.exception import CommandFailed
 from devicetrack.exception import DeviceInUse
 from devicetrack.exception import NotProven
+from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import things
 from devicetrack.objects.pci_alias import PCIAlias
@@ -69,6 +70,12 @@ Locked = Callable[[str], AbstractContextManager[bool]]
 block nobody realizes the device or takes it back. ``is_locked`` is False if somebody else has the lock, or if its file
 cannot be used: then leave the device alone. The call does not wait for the lock, and does not lock
 :meth:`DeviceKind.own_path`."""
+
+
+def as_device(assignment: DeviceAssignment) -> InventoryDevice:
+    """Return the device of a row for :meth:`DeviceKind.node`: the host may not have it."""
+    return InventoryDevice(assignment.kind, assignment.identifier, '', assignment.resource_class, assignment.parent,
+                           assignment.numa_node, details.to_text(assignment.details))
 
 
 class DeviceKind(abc.ABC):
@@ -192,7 +199,8 @@ class DeviceKind(abc.ABC):
         :meth:`is_untouched` and :meth:`unclaim`. Managers with other state directories have other lock files, so only
         this lock keeps them away. A child that outlives the service inherits the lock file and not this lock. If a wipe
         goes on in a child, return None, open the device in the kind, lock that descriptor, and let the child inherit
-        it: then the lock lasts as long as the wipe. The kind ``vpmem`` does so. The default is None.
+        it: then the lock lasts as long as the wipe. The kind ``vpmem`` does so. The default is None. :meth:`check_free`
+        finds the device by :meth:`node` too.
         """
         return None
 
@@ -341,23 +349,24 @@ class DeviceKind(abc.ABC):
 
         The driver asks before the first :meth:`realize` of an assignment, with the device's lock, and no domain of
         anybody else names the device. Its proof is still there. A device that is to be made may not be there yet. By
-        default, nobody else may have the node or the file of :meth:`own_path` open or mapped.
+        default, no other process may have the device node or file of :meth:`node` or :meth:`own_path` open or mapped
+        (:func:`devicetrack.virt.libvirt.device_users.check_path_not_open`).
 
         :raises DeviceInUse: a process or the host itself uses it
         :raises DeviceBusy: somebody else works on it
         :raises DriverError: its users are unknown, or it cannot be given to a guest; nothing was changed
         """
-        path = self.own_path(assignment)
-        if path is None:
-            return
-        try:
-            device_users.check_path_not_open(path)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            if error.errno == errno.EBUSY:
-                raise DeviceInUse(self.name, assignment.identifier, str(error.strerror)) from error
-            raise CommandFailed(f'see who uses {path}', str(error.strerror)) from error
+        for path in {self.node(as_device(assignment)), self.own_path(assignment)}:
+            if path is None or not os.path.isabs(path):         # a PCI address
+                continue
+            try:
+                device_users.check_path_not_open(os.path.realpath(path))
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                if error.errno == errno.EBUSY:
+                    raise DeviceInUse(self.name, assignment.identifier, str(error.strerror)) from error
+                raise CommandFailed(f'see who uses {path}', str(error.strerror)) from error
 
     def below(self, addresses: Collection[str]) -> Mapping[str, Collection[str]]:
         """Find the devices that a guest reaches by a directory, for example one that its definition shares with it.
