@@ -109,7 +109,7 @@ class Explain(base.Lister):
         for part in explanation.parts:
             classes = part.resource_class.split(' or ')
             closed = explanation.report_only
-            why = part.why or ('' if part.fits else f'all {part.exist} that exist are free, and there are no more')
+            why = '' if part.fits else part.why or f'all {part.exist} that exist are free, and there are no more'
             if closed is not None:
                 why = f'this host takes no claims: {closed}' + (f'; {why}' if why else '')
             yield {**part._asdict(), 'fits': part.fits and closed is None, 'why': why or None,

@@ -34,6 +34,12 @@ class InstanceTestCase(RepairCommandTestCase):
         self.assertEqual({fixtures.PMEM: (1, True), 'VGPU': (2, False)}, {
             row['resource_class']: (row['wanted'], row['fits']) for row in found})
 
+    def test_only_what_does_not_fit_has_a_reason(self) -> None:
+        self.host.spawn(pmem=1)
+        self.assertEqual([(1, None), (2, '1 held by 1 instance')], [
+            (row['wanted'], row['why']) for amount, code in ((1, cmd_base.OK), (2, cmd_base.ATTENTION))
+            for row in self.run_to(code, 'explain', '--resource', f'{fixtures.PMEM}={amount}').data])
+
     def test_more_than_the_host_has(self) -> None:
         answer = self.program.run('explain', '--resource', f'{fixtures.PMEM}=5')
         self.assertEqual(cmd_base.ATTENTION, answer.code)
