@@ -175,16 +175,19 @@ class DeviceHistory(_OfFleet, history.DeviceHistory):
 class InstanceHistory(_OfFleet, history.InstanceHistory):
     """Show which devices an instance had, and when, on all hosts of the fleet, the oldest event first.
 
-    It outlives the assignments, the instance and the hosts. Each host tells the time by its own clock. The history goes
-    back as far as the mirror's "days" say. Reads only the mirror.
+    With --refused it lists the refused claims of all instances. The history outlives the assignments, the instance and
+    the hosts. Each host tells the time by its own clock. The history goes back as far as the mirror's "days" say. Reads
+    only the mirror.
     """
 
     def find(self, store: Any, parsed_args: argparse.Namespace, since_ms: int | None,
              until_ms: int | None) -> list[StoredEvent]:
-        return store.events(since_ms, until_ms, instance_uuid=parsed_args.instance)
+        self._refused = parsed_args.refused
+        return store.events(since_ms, until_ms, name='' if self._refused else None,
+                            instance_uuid=parsed_args.instance)
 
     def check_known(self, store: Any, parsed_args: argparse.Namespace) -> None:
-        if not store.is_known(instance_uuid=parsed_args.instance):
+        if not parsed_args.refused and not store.is_known(instance_uuid=parsed_args.instance):
             raise _unknown(self.what(parsed_args), store.close_to(parsed_args.instance, ('instance_uuid',)))
 
 

@@ -176,31 +176,43 @@ class DeviceHistory(History):
 class InstanceHistory(History):
     """Show which devices an instance had and when, and why its claims were refused, the oldest event first.
 
-    It shows this for all hosts of the store. The history outlives the assignments and the instance. It goes back as far
-    as "[devicetrack] history_days" and "history_events" say. Reads the store alone.
+    With --refused it lists the refused claims of all instances. It shows this for all hosts of the store. The history
+    outlives the assignments and the instance. It goes back as far as "[devicetrack] history_days" and "history_events"
+    say. Reads the store alone.
     """
 
     spare = ('instance_uuid',)
+    _refused = False
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        options.add_instance(parser)
+        which = parser.add_mutually_exclusive_group(required=True)
+        which.add_argument('instance', metavar='INSTANCE', type=options.canonical_uuid, nargs='?',
+                           help='The UUID of the instance.')
+        which.add_argument('--refused', action='store_true', help='The refused claims of all instances, and nothing '
+                                                                  'else.')
         super().add_arguments(parser)
 
     def find(self, store: Store, parsed_args: argparse.Namespace, since_ms: int | None,
              until_ms: int | None) -> list[StoredEvent]:
+        self._refused = parsed_args.refused
+        if self._refused:
+            return store.events_of_device('', since_ms, until_ms)       # only refusals are about no device
         return store.events_of_instance(parsed_args.instance, since_ms, until_ms)
 
     def check_known(self, store: Store, parsed_args: argparse.Namespace) -> None:
-        if not store.records_everywhere(parsed_args.instance):
+        if not parsed_args.refused and not store.records_everywhere(parsed_args.instance):
             raise exception.UnknownToStore('instance', parsed_args.instance, None, (
                 'it never had a device on a host of this store, or that was longer ago than the history goes back; '
                 'check that this is the store of its host' + records.close_to(self.app, parsed_args.instance)))
 
     def what(self, parsed_args: argparse.Namespace) -> str:
-        return f'instance {parsed_args.instance}'
+        return 'a refused claim' if parsed_args.refused else f'instance {parsed_args.instance}'
 
     def other(self, row: Mapping[str, Any]) -> str:
-        return str(row['device'] or row['wanted'])
+        return str(row['instance_uuid'] if self._refused else row['device'] or row['wanted'])
+
+    def device(self, row: Mapping[str, Any]) -> str:
+        return str(row['wanted']) if self._refused else super().device(row)
 
 
 def _host_uuid(store: Store, parsed_args: argparse.Namespace) -> str | None:

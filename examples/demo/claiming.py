@@ -66,6 +66,11 @@ def the_race(stage: Stage) -> list[str]:
     loser = max(stage.refused, key=lambda name: len(race['lost'][name]))
     say(f'Why was {loser}, {a(flavors[loser])}, refused? This is the error:')
     quote(race['lost'][loser])
+    stage.service.call('audit')
+    say(f"""
+        The service's next audit writes the refusals into the history. `devicetrack-manage instance history
+        --refused` lists them by the UUIDs of the instances. {loser} has the UUID
+        {stage.instances.get(loser).uuid}.""")
 
     running = [name for name in winners if name not in stopped]
     stage.seen.check_guests(running)

@@ -82,7 +82,8 @@ def main() -> int:
         shutil.rmtree(directory)
     else:
         print(f'\nThe host of the demo is in {directory}. Ask about it, for example:\n'
-              f'    devicetrack-manage --config-file {directory}/service.conf instance list')
+              f'    devicetrack-manage --config-file {directory}/service.conf instance list\n'
+              f'    devicetrack-manage --config-file {directory}/service.conf instance history --refused')
     return 0
 
 

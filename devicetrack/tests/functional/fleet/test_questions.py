@@ -13,6 +13,7 @@ import uuid
 import fixtures as base_fixtures
 import sqlalchemy as sa
 
+from devicetrack import exception
 from devicetrack.cmd import base as cmd_base
 from devicetrack.fleet import models
 from devicetrack.objects.values import Attribute
@@ -179,8 +180,11 @@ class HistoryTestCase(QuestionsTestCase):
 
     def test_it_is_that_of_the_hosts_own_commands(self) -> None:
         ours = self.useFixture(program.Program(self.one.configuration, self.one.machine))
+        self.assertRaises(exception.NoFit, self.one.claim, fixtures.Instance(), pmem=2)
+        self.one.audit()
         self.fleet.push(self.one)
-        for question in (['instance', 'history', self.first.uuid], ['device', 'history', 'vpmem/d0', '--host', 'one']):
+        for question in (['instance', 'history', self.first.uuid], ['instance', 'history', '--refused'],
+                         ['device', 'history', 'vpmem/d0', '--host', 'one']):
             there = ours.ask(*question)
             here = self.fleet.ask('fleet', *question)
             self.assertTrue(there)

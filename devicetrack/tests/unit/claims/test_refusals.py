@@ -60,6 +60,18 @@ class NotedTestCase(RefusalsTestCase):
         self.assertIn(f'refused   {fixtures.PMEM}=3', text)
         self.assertIn('2 of 2 free', ' '.join(text.split()))
 
+    def test_a_list_of_all_names_the_instances(self) -> None:
+        self.host.spawn(pmem=1)
+        self.refuse()
+        self.host.audit()
+        shell = self.useFixture(program.Program(self.host.configuration, self.host.machine))
+        self.assertEqual(shell.ask('instance', 'history', self.instance.uuid),
+                         shell.ask('instance', 'history', '--refused', '--since', '1h'))
+        text = ' '.join(shell.run('instance', 'history', '--refused').out.split())
+        self.assertIn(f'refused {self.instance.uuid} on compute-7; {fixtures.PMEM}=3; NoFit', text)
+        answer = shell.run('instance', 'history', '--refused', '--until', '2020-01-01')
+        self.assertEqual((0, '', 'devicetrack-manage: there is no event of a refused claim in that time\n'), answer)
+
     def test_each_reason_of_a_refusal_is_noted(self) -> None:
         self.assertRaises(exception.NodeUnavailable, self.host.manager.instance_claim, self.host.context, self.instance,
                           'compute-8', fixtures.a_request(pmem=1))
