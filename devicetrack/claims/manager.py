@@ -905,7 +905,8 @@ class ClaimManager:
     def wait_for_wipes(self) -> None:
         """Wait until no wipe runs in the background. A device that could not be wiped waits for the next audit.
 
-        A service need not call it. It is for programs that end, and for tests.
+        A service need not call it. It is for programs that end, and for tests. It does not wait while unproven devices
+        are read, or wiped for an operator.
 
         :raises ReentrantCall: a wipe would wait for this call, which comes in the middle of another one
         """

@@ -514,8 +514,9 @@ class _Reconciliation:
             yield self._finding(
                 findings.NOT_REALIZED, vocabulary.WARNING, key,
                 f'{"this parent could not make a device" if of_parent else "it could not be made ready for a guest"}: '
-                f'{cause.text}', 'fix it; claims try it again after some audits, more of them after each failure, and '
-                'at once when the host reports a change of it')._replace(
+                f'{cause.text}', 'fix it; claims try it again after the next audit if somebody else used it, else '
+                'after some audits, more of them after each failure, and at once when the host reports a change of '
+                'it')._replace(
                     held='what the parent could make' if of_parent else 'the device', since=cause.since)
 
     # -- devices of the host ------------------------------------------------------------------------------------------

@@ -149,4 +149,5 @@ class ReachContract(base.KindTestCase):
         if type(self.kind).check_unused is api.DeviceKind.check_unused:
             self.skipTest('the kind has no check_unused')
         self.world.use(wanted.identifier)
-        self.assertRaises(exception.DriverError, self.kind.check_unused, wanted)
+        self.check_refuses(lambda: self.kind.check_unused(wanted), (
+            'the host uses the device, and check_unused returned: it must see the use (sections 6 and 8 of the page)'))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Mapping
 import contextlib
+import functools
 from importlib import metadata
 
 from devicetrack import exception
@@ -244,19 +245,22 @@ class StockContract(base.KindTestCase):
         unhealthy = {device.identifier: device.unhealthy for device in found.devices}
         self.assertTrue(unhealthy[first], 'no reason')
         self.assertIsNone(unhealthy[second])
-        self.assertEqual({first} if self.kind.keeps_bytes else set(), set(found.written))
+        self.assertEqual({first} if self.kind.keeps_bytes else set(), set(found.written), (
+            'the host uses it: a kind that stores data names it in Stock.written, others name none (section 6 of the '
+            'page)'))
         self.world.let_go(first)
         found = answers.stock(self.kind)
         self.assertEqual([None], [device.unhealthy for device in found.devices if device.identifier == first])
-        self.assertEqual(set(), set(found.written))
+        self.assertEqual(set(), set(found.written), 'the host uses none of these: Stock.written must not name them')
 
     def test_a_device_that_the_host_uses_is_not_touched(self) -> None:
         wanted = self.realized()
         if self.kind.keeps_bytes:
             self.world.write(wanted.identifier)
         self.world.use(wanted.identifier)
-        self.assertRaises(exception.DriverError, self.kind.realize, wanted)
-        self.assertRaises(exception.DriverError, self.unclaim, wanted)
+        for name, call in (('realize', self.kind.realize), ('unclaim', self.unclaim)):
+            self.check_refuses(functools.partial(call, wanted), (
+                f'the host uses the device, and {name} returned: it must see the use (section 6 of the page)'))
         if self.kind.keeps_bytes:
             self.assertFalse(self.world.is_clean(wanted.identifier))
 

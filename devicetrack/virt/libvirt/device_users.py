@@ -278,15 +278,16 @@ def other_threads(process: str) -> Sequence[str]:
 
 def _open_in(process: str) -> Iterator[tuple[int, ...]]:
     """Yield what a process or a thread has open, as :func:`_opened` identifies it."""
-    for entry in os.scandir(os.path.join(process, 'fd')):
-        try:
-            yield _opened(os.stat(entry.path))
-        except FileNotFoundError:
-            pass                            # it was closed
-        except PermissionError:
-            # The kernel refuses this too if the process may not be looked at. If it does not, the file is of a user's
-            # file system (FUSE), which refuses root, and has no device nodes.
-            os.readlink(entry.path)
+    with os.scandir(os.path.join(process, 'fd')) as entries:
+        for entry in entries:
+            try:
+                yield _opened(os.stat(entry.path))
+            except FileNotFoundError:
+                pass                        # it was closed
+            except PermissionError:
+                # The kernel refuses this too if the process may not be looked at. If it does not, the file is of a
+                # user's file system (FUSE), which refuses root, and has no device nodes.
+                os.readlink(entry.path)
 
 
 def _mapped_in(process: str, wanted: Collection[_Wanted]) -> Iterator[tuple[bytes, ...]]:

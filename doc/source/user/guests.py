@@ -197,7 +197,14 @@ def main():
     if not is_there:
         make_host(arguments.directory, arguments.options.read_text() if arguments.options else '')
         manager = start_manager(arguments.directory)
-        boot_guest(arguments.directory, manager, extra_specs)
+        try:
+            boot_guest(arguments.directory, manager, extra_specs)
+        except exception.NoFit as error:
+            manager.close()
+            if 'unproven' not in str(error):
+                sys.exit(str(error))
+            sys.exit(f'{error}\nFor this trial, set unproven_devices = trust in [devicetrack] of the options, and '
+                     f'remove {arguments.directory} before the next try')
         # The hypervisor of this connection lives without the guest.
         manager.close()
     if arguments.serve:

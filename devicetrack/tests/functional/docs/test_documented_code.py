@@ -384,6 +384,19 @@ class GuestsTestCase(base.TestCase):
         self.assertEqual((0, "['one']\n"), (answer.returncode, answer.stdout), answer.stderr)
         self.assertIn(f'<path>{files}/one</path>', directory.joinpath('guest.xml').read_text())
 
+    def test_without_a_proven_device_it_names_the_option(self) -> None:
+        package = self.useFixture(scratch_package.Installed())
+        files, directory = self.temp_dir(), pathlib.Path(self.temp_dir(), 'try')
+        pathlib.Path(files, 'one').write_bytes(b'a secret'.ljust(2 << 20))
+        options = pathlib.Path(self.temp_dir(), 'scratch.conf')
+        options.write_text(f'[devicetrack]\ndevice_kinds = scratch\n[scratch]\ndirectory = {files}\n')
+        answer = processes.run(GUESTS, '--options', str(options), '--extra-spec', 'resources:CUSTOM_SCRATCH=1',
+                               str(directory), env={**os.environ, 'PYTHONPATH': os.pathsep.join(
+                                   (package.path, str(ROOT)))})
+        self.assertEqual((1, ''), (answer.returncode, answer.stdout))
+        self.assertNotIn('Traceback', answer.stderr)
+        self.assertIn('set unproven_devices = trust in [devicetrack]', answer.stderr)
+
     def test_a_guest_that_is_off_is_written_as_the_page_says(self) -> None:
         page = (DOCS / 'user' / 'quick_start.rst').read_text(encoding='utf-8')
         [(root, inside)] = re.findall(

@@ -6,6 +6,7 @@ import os
 import textwrap
 from typing import Any
 import uuid
+import warnings
 
 from devicetrack import exception
 from devicetrack import filelock
@@ -199,6 +200,14 @@ class TestUsers(base.TestCase):
             os.waitpid(pid, 0)
             os.close(ours)
             os.close(theirs)
+
+    def test_a_look_that_ends_early_leaves_no_directory_open(self) -> None:
+        with warnings.catch_warnings(record=True) as shown:
+            warnings.simplefilter('always')
+            look: Any = device_users._open_in('/proc/self')
+            next(look)
+            look.close()
+        self.assertEqual([], shown)
 
     def test_a_lock_ends_for_a_child_that_was_forked_meanwhile(self) -> None:
         path = os.path.join(self.temp_dir(), 'file')
