@@ -306,21 +306,6 @@ class CostOfImportTestCase(testtools.TestCase):
             [sys.executable, '-c', program], capture_output=True, text=True, check=True)
         self.assertEqual('', answer.stdout.strip())
 
-    def test_what_a_service_needs_before_it_chooses_its_threads_loads_no_eventlet(self):
-        """A service with native threads refuses to start when eventlet was loaded before it could forbid that."""
-        program = textwrap.dedent("""
-            import sys
-            import devicetrack
-            from devicetrack import exception
-            from devicetrack.conf import opts
-            from devicetrack.store import sql
-            from oslo_config import cfg
-            devicetrack.register_options(cfg.ConfigOpts())
-            print('eventlet' in sys.modules, 'oslo_messaging' in sys.modules)
-        """)
-        answer = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True, check=True)
-        self.assertEqual('False False', answer.stdout.strip())
-
     def test_nothing_loads_eventlet_or_a_message_bus(self):
         """Every module but the adapter for Nova, a host that starts and claims, and the main command on its store."""
         program = textwrap.dedent("""

@@ -3,6 +3,7 @@
 import configparser
 import fnmatch
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -113,6 +114,11 @@ class BuildTestCase(base.TestCase):
         version = _setup()['metadata']['version']
         self.assertIn(f'Version {version},', (ROOT.parent / 'README.rst').read_text())
         self.assertTrue((ROOT.parent / 'debian' / 'changelog').read_text().startswith(f'devicetrack ({version}) '))
+
+    def test_the_page_of_the_dependencies_has_those_of_the_package(self):
+        page = (ROOT.parent / 'doc' / 'source' / 'contributor' / 'dependencies.rst').read_text()
+        listed = re.findall(r'^   \* - (\S+>=\S+)$', page, re.M)
+        self.assertEqual(_setup()['options']['install_requires'].split(), listed)
 
     def test_the_root_directory_for_debian_has_what_a_build_takes(self):
         wanted = package.build_packages(package.CONTROL.read_text())
