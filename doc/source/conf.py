@@ -33,7 +33,7 @@ autodoc_typehints = 'description'
 # inventories are on the network, and the build needs no network.
 nitpicky = True
 nitpick_ignore_regex = [
-    (r'py:.*', r'(collections|concurrent|contextlib|http|pathlib|threading|types)\..*'),
+    (r'py:.*', r'(collections|concurrent|contextlib|http|os|pathlib|threading|types)\..*'),
     (r'py:.*', r'(fixtures|keystoneauth1|libvirt|lxml|oslo_config|oslo_versionedobjects|sqlalchemy|testtools)\..*'),
     # The same by the short names of annotations, and a method in a docstring that oslo.versionedobjects hands down.
     (r'py:class', r'(cfg|ks_adapter)\..*'),
