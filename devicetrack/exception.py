@@ -158,7 +158,7 @@ class NovaUnavailable(DeviceTrackError):
 class NotReady(DeviceTrackError):
     """``init_host`` has not succeeded yet. Nothing was done; call it first."""
     host: str
-    template = 'the claim manager of host {host} is not ready: call init_host first'
+    template = 'the claim manager of host {host} is not ready: call init_host, or Lifecycle.open, first'
 
 
 class StartIsOver(DeviceTrackError):

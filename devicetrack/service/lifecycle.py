@@ -364,7 +364,7 @@ class Lifecycle:
                 self._instances.ask(begun.dest_compute, instance_uuid)
             except Exception as error:
                 raise exception.OperationFailed(
-                    instance_uuid, f'host {begun.dest_compute} does not answer: {error}', FAILED) from error
+                    instance_uuid, _not_answered(begun.dest_compute, error), FAILED) from error
             answered.add(begun.dest_compute)
 
     def _conduct(self, instance_uuid: str, replaced: str | None = '') -> Document:
@@ -384,7 +384,7 @@ class Lifecycle:
                 say = LOG.warning if is_its_turn else LOG.info
                 say('Host %s does not go on with instance %s: %s', new[0], instance_uuid, error)
                 if is_its_turn:
-                    self._give_up(document, f'host {new[0]} does not answer: {error}')
+                    self._give_up(document, _not_answered(new[0], error))
 
     def _give_up(self, document: Document, reason: str) -> None:
         """End a move that has not left its source, unless somebody went on with it meanwhile."""
@@ -491,3 +491,7 @@ def _is_at(document: Document, host: str) -> bool:
 
 class _Conducted(Exception):
     """An operation of this process works on the instance."""
+
+
+def _not_answered(host: str, error: Exception) -> str:
+    return f'host {host} does not answer, or failed: {type(error).__name__}: {error}'

@@ -23,6 +23,10 @@ from service import Guests
 from service import open_host
 
 
+def ask(host: str, _instance_uuid: str) -> None:
+    raise LookupError(f'this service has no host {host}')
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--config-file', required=True)
@@ -34,7 +38,7 @@ def main() -> None:
     order = parser.parse_args()
     conf = configured(order.config_file)
     os.makedirs(conf.devicetrack.state_path, exist_ok=True)
-    database = Database(os.path.join(conf.devicetrack.state_path, 'service.sqlite'), lambda _host, _uuid: None)
+    database = Database(os.path.join(conf.devicetrack.state_path, 'service.sqlite'), ask)
     lifecycle = open_host(order.host, conf, database, Guests(libvirt.open(conf.libvirt.connection_uri)))
     instance_uuid = str(uuid.uuid5(uuid.NAMESPACE_DNS, order.name))
     try:
