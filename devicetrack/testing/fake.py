@@ -612,7 +612,9 @@ class FakeDriver(driver.VirtDriver):
                            beside: Sequence[DeviceAssignment] = (),
                            is_untracked: driver.IsUntracked = driver.is_never_untracked) -> str:
         self.machine.enter('rewrite_definition')
-        return self.machine.rewrite_definition(definition, assignments, beside, is_untracked)
+        text = self.machine.rewrite_definition(definition, assignments, beside, is_untracked)
+        self.machine.give(assignment.key for assignment in assignments)
+        return text
 
     def live_migration_obstacles(self) -> Mapping[str, str]:
         self.machine.enter('live_migration_obstacles')

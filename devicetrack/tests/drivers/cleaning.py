@@ -271,6 +271,16 @@ class CleaningContract(case.DriverTestCase):
         self.driver.guest_config([self.assigned('vpmem', 'ns0')])
         self.check_is_wiped(self.released('ns0'))
 
+    def test_what_a_kept_definition_has_is_wiped_whatever_its_row_says(self) -> None:
+        wanted = self.assigned('vpmem', 'ns0')
+        self.start(wanted)
+        kept = self.world.definition(self.instance)
+        self.world.stop_guest(self.instance)
+        self.world.delete_guest(self.instance)
+        self.driver.unclaim([wanted])
+        self.driver.rewrite_definition(kept, [wanted])
+        self.check_is_wiped(self.released('ns0'))
+
     def test_what_its_row_says_was_more_than_claimed_is_wiped_whatever_is_proven(self) -> None:
         for state in (vocabulary.RELEASING, vocabulary.ACTIVE):
             self.driver.unclaim([self.assigned('vpmem', 'ns0')])

@@ -516,6 +516,13 @@ class LibvirtDriver(guests.Guests):
         return GuestConfig(self.elements(assignments),
                            metadata.element(assignments, flavor, beside, self.boot_id()))
 
+    def rewrite_definition(self, definition: str, assignments: Sequence[DeviceAssignment],
+                           beside: Sequence[DeviceAssignment] = (),
+                           is_untracked: driver.IsUntracked = driver.is_never_untracked) -> str:
+        text = super().rewrite_definition(definition, assignments, beside, is_untracked)
+        self._proving.take_back_for_guest(assignments)      # as in elements
+        return text
+
     def elements(self, assignments: Sequence[DeviceAssignment]) -> tuple[str, ...]:
         # For a caller that starts a guest without realizing its devices first: the guest writes to them all the same.
         self._proving.take_back_for_guest(assignments)
