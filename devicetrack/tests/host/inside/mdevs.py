@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import subprocess
+import tempfile
 import time
 from typing import Any
 import uuid
@@ -148,6 +149,12 @@ class MdevTestCase(base.TestCase):
             device = self.node_device(identifier)
             return device.isActive(), device.isPersistent(), device.autostart()
         return (False,) * 3
+
+    def seen_anew(self, identifier: str) -> tuple[bool, ...]:
+        """The same, after a change at which libvirt reads all definitions: it may have missed an earlier one."""
+        with tempfile.TemporaryDirectory(dir=DEFINITIONS):
+            time.sleep(0.5)
+        return self.seen(identifier)
 
     def room(self, parent: str, device_type: str) -> int:
         """How many more devices a parent can make, as the kernel reports."""

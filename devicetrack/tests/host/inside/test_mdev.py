@@ -149,7 +149,7 @@ class ClaimTestCase(MdevTestCase):
                                      lambda: self.run_program('mdevctl', 'modify', '--uuid', identifier, '--manual'))):
             self.wait_for(lambda: all(self.seen(identifier)))
             lose()
-            self.wait_for(lambda lost=lost: not self.seen(identifier)[lost])
+            self.wait_for(lambda lost=lost: not self.seen_anew(identifier)[lost])
             host.manager.realize(host.context, instance)
             self.assert_made([identifier])
         host.release(instance)
