@@ -120,7 +120,8 @@ class Unproven:
             return
         unproven = self._ledger.now.unproven()
         with self._lock.held():
-            waiting = [device for device in unproven if self._is_untried(device)]
+            # A wipe that finds its device busy with this look fails.
+            waiting = [device for device in unproven if device.key not in self._wiping and self._is_untried(device)]
         for start in range(0, len(waiting), _AT_A_TIME):
             devices = waiting[start:start + _AT_A_TIME]
             try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
+from typing import Any
 
 from devicetrack import exception
 from devicetrack import vocabulary
@@ -384,6 +385,23 @@ class WipeTestCase(UnprovenTestCase):
         go_on.set()
         self.settle()
         self.assertEqual(FREE, self.host.states()['d0'])
+
+    def test_its_audit_does_not_look_at_what_is_to_be_wiped(self) -> None:
+        driver, looked, go_on = self.host.driver, list[str](), threading.Event()
+        self.machine.before('wipe', lambda: go_on.wait(60))
+        prove = driver.prove
+
+        def noted(assignments: Any, how: str, *rest: Any) -> Any:
+            looked.append(how)
+            return prove(assignments, how, *rest)
+
+        self.patch(driver, 'prove', noted)
+        self.host.store.add_operator_request(operator_requests.make(
+            self.host.running.host_uuid, operator_requests.ADMIT, kind='vpmem', identifier='d0', wipe=True))
+        self.host.audit()
+        go_on.set()
+        self.settle()
+        self.assertEqual([vocabulary.WIPE], looked)
 
 
 class WipePolicyTestCase(UnprovenTestCase):
