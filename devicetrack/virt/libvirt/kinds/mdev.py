@@ -48,6 +48,7 @@ from devicetrack.virt.libvirt.kinds import busy
 from devicetrack.virt.libvirt.kinds import mdev_devices
 from devicetrack.virt.libvirt.kinds import mdev_removal
 from devicetrack.virt.libvirt.kinds import type_options
+from devicetrack.virt.libvirt.kinds import typed_kind
 from devicetrack.virt.libvirt.kinds.mdev_devices import Device
 
 LOG = log.logger(__name__)
@@ -71,7 +72,7 @@ _IN_A_WARNING: Final = 8
 _UUID_IN_SYSFS = re.compile(rf'/sys/[^\s,"\']*/({vocabulary.UUID.pattern})')
 
 
-class Mdev(type_options.TypedKind):
+class Mdev(typed_kind.TypedKind):
     """The device kind ``mdev``."""
 
     name = 'mdev'

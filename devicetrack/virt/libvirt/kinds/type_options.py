@@ -17,11 +17,6 @@ from devicetrack import log
 from devicetrack.conf import libvirt as options
 from devicetrack.objects import details
 from devicetrack.objects import things
-from devicetrack.virt.libvirt import attributes
-from devicetrack.virt.libvirt import connection
-from devicetrack.virt.libvirt import vfio_migration
-from devicetrack.virt.libvirt.kinds import api
-from devicetrack.virt.libvirt.kinds import pci_cards
 
 LOG = log.logger(__name__)
 
@@ -75,41 +70,6 @@ class Options(NamedTuple):
 def normal_address(text: str) -> str:
     """Return a PCI address in the form of sysfs, and the name of any other parent as it is."""
     return things.address_in(text) or text
-
-
-class TypedKind(api.DeviceKind):
-    """Base of these kinds."""
-
-    keeps_bytes = False         # its vendor's driver clears and resets it between two guests, and it has no storage
-
-    def __init__(self, conf: Any, hypervisor: connection.Connection,
-                 read: Callable[[cfg.ConfigOpts], Options]) -> None:
-        super().__init__(conf, hypervisor)
-        self.options = read(conf)
-        self._attributes = attributes.paths(conf)
-        self._serials = pci_cards.ParentSerials(hypervisor.calls(pci_cards.READ_S))
-        self._idle: set[str] = set()            # types with a warning that nothing makes or has them
-        self._warned: set[str] = set()          # warnings about addresses at which nothing is
-
-    @property
-    def configured(self) -> bool:
-        return bool(self.options.types)
-
-    def is_named(self, identifier: str, stored: str) -> bool:
-        return self.options.are_naming(stored)
-
-    @property
-    def resource_classes(self) -> frozenset[str]:
-        return self.options.resource_classes
-
-    def live_migration_obstacle(self) -> str | None:
-        return vfio_migration.obstacle(self.hypervisor.versions())
-
-    def warn_of_addresses(self, found: set[str]) -> None:
-        """Log warnings about addresses in the options, and again only when they change: every audit finds them."""
-        for text in sorted(found - self._warned):
-            LOG.warning('%s', text)
-        self._warned = found
 
 
 class _Words(NamedTuple):

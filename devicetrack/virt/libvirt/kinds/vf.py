@@ -36,6 +36,7 @@ from devicetrack.virt.libvirt import vgpu_sysfs
 from devicetrack.virt.libvirt.kinds import api
 from devicetrack.virt.libvirt.kinds import busy
 from devicetrack.virt.libvirt.kinds import type_options
+from devicetrack.virt.libvirt.kinds import typed_kind
 from devicetrack.virt.libvirt.vgpu_sysfs import VGPUFunction
 
 LOG = log.logger(__name__)
@@ -44,7 +45,7 @@ LOG = log.logger(__name__)
 _DRIVER: Final = 'nvidia'
 
 
-class VF(type_options.TypedKind):
+class VF(typed_kind.TypedKind):
     """The device kind ``vf``."""
 
     name = 'vf'
