@@ -4,8 +4,9 @@ libvirt would give a guest even a controller whose file system the host has moun
 So code that hands out functions asks here first. These count as use:
 
 - A block device of the function, or one that is built on it (partition, device mapper with LVM, LUKS and multipath, MD,
-  bcache, the common device of several NVMe paths), is mounted in any mount namespace that can be read, is swap, belongs
-  to a mounted btrfs, is held by another block device, or is exported by the kernel (nvmet, LIO).
+  bcache, a loop device, the common device of several NVMe paths), is mounted in any mount namespace that can be read,
+  is swap, belongs to a mounted btrfs, is held by another block device, or is exported by the kernel (nvmet, LIO). nvmet
+  also exports whole controllers.
 - A process has a block or character device of the function open. Only root sees what other users' processes have open.
   A process that looks at devices for a moment, as udev does, counts for that moment. A guest that has the function by
   VFIO does not count. A driver may register a node without a device in sysfs, as NVIDIA's and AMD's do: see
@@ -48,6 +49,10 @@ from devicetrack.virt.libvirt import worker
 # the character device of a namespace.
 _NVME_PATH: Final = re.compile(r'nvme([0-9]+)c[0-9]+n([0-9]+)')
 _NVME_GENERIC: Final = re.compile(r'ng([0-9]+n[0-9]+)')
+_CONTROLLER: Final = re.compile(r'/dev/nvme[0-9]+')
+# How LIO names the file or block device of a fileio (Linux: drivers/target/target_core_file.c).
+_FILEIO: Final = re.compile(r'\bFile: (\S+)')
+_LOOP: Final = 'loop'
 # Mount options that name further devices of a file system: those of XFS, of bcachefs and of ext4.
 _BESIDE: Final = re.compile(r'(?:^|,)(?:logdev|rtdev|journal_path)=(/dev/[^,]+)')
 # The source of a bcachefs on several disks is all their paths (bch2_show_devname in Linux: fs/bcachefs/fs.c).
@@ -117,8 +122,8 @@ class HostUse:
             self._use(blocks.functions(name), f'{name} is swap')
         for name, upper in blocks.held():
             self._use(blocks.functions(name), f'{name} is part of {upper}')
-        for name, target in _exported(sysfs, blocks):
-            self._use(blocks.functions(name), f'the kernel exports {name} ({target})')
+        for addresses, name, target in _exported(sysfs, blocks):
+            self._use(addresses, f'the kernel exports {name} ({target})')
         interfaces, why_used = _interfaces(sysfs, proc, with_ipv4)
         for interface, addresses in interfaces.items():
             if interface in why_used:
@@ -275,7 +280,12 @@ class _Blocks:
         return (above,) if above in self._targets else ()
 
     def _slaves(self, name: str) -> list[str]:
-        return kernel_files.names(os.path.join(self._directory, name, 'slaves'))
+        found = kernel_files.names(os.path.join(self._directory, name, 'slaves'))
+        if name.startswith(_LOOP):
+            # A loop device does not hold the device below it exclusively, and is not linked to it.
+            backing = self.at(os.fsdecode(_bytes(os.path.join(self._directory, name, 'loop/backing_file')).strip()))
+            found += [] if backing is None else [backing]
+        return found
 
 
 class _Unlisted:
@@ -511,17 +521,28 @@ def _swaps(proc: str, blocks: _Blocks) -> Iterator[str]:
             yield name
 
 
-def _exported(sysfs: str, blocks: _Blocks) -> Iterator[tuple[str, str]]:
-    """Find the block devices that the kernel exports, by configfs; yield each with the name of the kernel's part.
+def _exported(sysfs: str, blocks: _Blocks) -> Iterator[tuple[Sequence[str], str, str]]:
+    """Find what the kernel exports, by configfs; yield the functions of each, its name, and the kernel's part.
 
-    nvmet does not hold its devices exclusively (nvmet_bdev_ns_enable in Linux: drivers/nvme/target/io-cmd-bdev.c).
+    The kernel does not hold everything exclusively that it exports (nvmet_bdev_ns_enable in Linux:
+    drivers/nvme/target/io-cmd-bdev.c, fd_configure_device in drivers/target/target_core_file.c).
     """
     for target, pattern in (('nvmet', 'nvmet/subsystems/*/namespaces/*/device_path'),
-                            ('LIO', 'target/core/iblock_*/*/udev_path')):
-        for path in sorted(glob.glob(os.path.join(glob.escape(sysfs), 'kernel/config', pattern))):
-            name = blocks.at(os.path.realpath(os.fsdecode(_bytes(path).strip())))
-            if name is not None and _bytes(os.path.join(os.path.dirname(path), 'enable')).strip() == b'1':
-                yield name, target
+                            ('nvmet', 'nvmet/subsystems/*/passthru/device_path'),
+                            ('LIO', 'target/core/iblock_*/*/udev_path'), ('LIO', 'target/core/fileio_*/*/info')):
+        for file in sorted(glob.glob(os.path.join(glob.escape(sysfs), 'kernel/config', pattern))):
+            text = os.fsdecode(_bytes(file).strip())
+            named = _FILEIO.search(text) if file.endswith('/info') else None
+            path = os.path.realpath(text if named is None else named[1])
+            if _bytes(os.path.join(os.path.dirname(file), 'enable')).strip() != b'1':
+                continue
+            name = blocks.at(path)
+            if name is not None:
+                yield blocks.functions(name), name, target
+            elif _CONTROLLER.fullmatch(path):
+                name = os.path.basename(path)
+                with contextlib.suppress(OSError):              # it went away
+                    yield _functions_in(os.readlink(os.path.join(sysfs, 'class/nvme', name))), name, target
 
 
 def _open_device(sysfs: str, sort: str, number: str, blocks: _Blocks,

@@ -43,6 +43,13 @@ class UseTestCase(base.TestCase):
                  for function in pci_sysfs.Tree(self.host.root).functions()}
         return {address: why for address, why in found.items() if why is not None}
 
+    def put(self, path: str, text: str) -> None:
+        """Write a file below sysfs."""
+        path = os.path.join(self.host.root, path)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, 'w') as file:
+            file.write(f'{text}\n')
+
     def write(self, name: str, text: str) -> None:
         with open(os.path.join(self.host.proc, name), 'a') as file:
             file.write(text)
@@ -136,17 +143,36 @@ class BlockTestCase(UseTestCase):
         self.assertEqual(dict.fromkeys((NVME, OTHER), '/srv is mounted from nvme5n1p1'), self.uses())
 
     def test_a_disk_that_the_kernel_exports(self) -> None:
-        for at, node, enabled in (('nvmet/subsystems/s/namespaces/1', 'device_path', '0'),
-                                  ('target/core/iblock_0/one', 'udev_path', '1')):
-            directory = os.path.join(self.host.root, 'kernel/config', at)
-            os.makedirs(directory)
-            for name, text in ((node, '/dev/nvme0n1\n'), ('enable', f'{enabled}\n')):
-                with open(os.path.join(directory, name), 'w') as file:
-                    file.write(text)
-            self.assertEqual({} if enabled == '0' else {NVME: 'the kernel exports nvme0n1 (LIO)'}, self.uses())
-        with open(os.path.join(self.host.root, 'kernel/config/nvmet/subsystems/s/namespaces/1/enable'), 'w') as file:
-            file.write('1\n')
-        self.assertEqual({NVME: 'the kernel exports nvme0n1 (nvmet)'}, self.uses())
+        for at, node, text, why in (
+                ('nvmet/subsystems/s/namespaces/1', 'device_path', '/dev/nvme0n1', 'nvme0n1 (nvmet)'),
+                ('nvmet/subsystems/s/passthru', 'device_path', '/dev/nvme0', 'nvme0 (nvmet)'),
+                ('target/core/iblock_0/one', 'udev_path', '/dev/nvme0n1', 'nvme0n1 (LIO)'),
+                ('target/core/fileio_1/one', 'info', 'Status: ACTIVATED  Max Queue Depth: 128\n        TCM FILEIO ID: 0'
+                 '        File: /dev/nvme0n1  Size: 1073741824  Mode: O_DSYNC Async: 0', 'nvme0n1 (LIO)')):
+            directory = os.path.join('kernel/config', at)
+            self.put(f'{directory}/{node}', text)
+            self.put(f'{directory}/enable', '0')
+            self.assertEqual({}, self.uses())
+            self.put(f'{directory}/enable', '1')
+            self.assertEqual({NVME: f'the kernel exports {why}'}, self.uses())
+            self.put(f'{directory}/enable', '0')
+
+    def test_a_file_that_the_kernel_exports(self) -> None:
+        for at, node, text in (('nvmet/subsystems/s/namespaces/1', 'device_path', '/srv/nvme0n1'),
+                               ('nvmet/subsystems/t/passthru', 'device_path', '/dev/nvme7'),
+                               ('target/core/fileio_1/one', 'info', 'Status: DEACTIVATED')):
+            self.put(f'kernel/config/{at}/{node}', text)
+            self.put(f'kernel/config/{at}/enable', '1')
+        self.assertEqual({}, self.uses())
+
+    def test_a_loop_device_on_a_partition(self) -> None:
+        self.host.add_partition('nvme1n1', 'nvme1n1p2')
+        for name, backing in (('loop0', '/srv/image'), ('loop1', '/dev/nvme1n1p2'), ('loop2', '')):
+            self.host.build(name, [])
+            self.put(f'class/block/{name}/loop/backing_file', backing)
+        self.assertEqual({OTHER: 'nvme1n1p2 is part of loop1'}, self.uses())
+        self.host.mount('loop1', '/srv')
+        self.assertEqual({OTHER: '/srv is mounted from loop1'}, self.uses())
 
     def test_devices_that_are_built_in_a_circle(self) -> None:
         self.host.build('dm-0', ['nvme0n1'], 'first')
