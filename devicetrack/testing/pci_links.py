@@ -45,8 +45,9 @@ class Links:
     for trust: it does not report trust, and refuses to set it. The driver of a function in ``silent`` sets trust and
     does not report it. The driver of a function in ``clinging`` refuses to remove the MAC address. The driver of a
     function in ``deaf`` reports success and changes nothing. The driver of a function in ``resetting`` is in a reset:
-    it refuses as many settings, each with the number of an error. ``written`` has every PCI address with the settings
-    that somebody wrote.
+    it refuses as many settings, each with the number of an error. The driver of a function in ``unique`` refuses a MAC
+    address that another function of the card has. ``written`` has every PCI address with the settings that somebody
+    wrote.
     """
 
     def __init__(self, card: Callable[[int], Card | None]) -> None:
@@ -56,6 +57,7 @@ class Links:
         self.silent: set[str] = set()
         self.clinging: set[str] = set()
         self.deaf: set[str] = set()
+        self.unique: set[str] = set()
         self.resetting: dict[str, list[int]] = {}
         self.written: list[tuple[str, str]] = []
 
@@ -120,7 +122,11 @@ class Links:
             [number] = struct.unpack_from('=I', value)
             if number not in card.vfs:
                 return errno.EINVAL
-            error = self._set_one(card.vfs[number], kind, value[4:])
+            address = card.vfs[number]
+            others = {self.of(one).mac for one in card.vfs.values() if one != address} - {vf_link.NO_MAC}
+            if kind == _VF_MAC and address in self.unique and value[4:10].hex(':') in others:
+                return errno.EINVAL
+            error = self._set_one(address, kind, value[4:])
             if error:
                 return error
         return 0

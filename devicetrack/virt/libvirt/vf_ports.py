@@ -121,6 +121,17 @@ def place_of(sysfs: str, address: str) -> VFPlace:
     return VFPlace(name, index, numbers[0])
 
 
+def of_mac(sysfs: str, address: str, mac: str) -> dict[str, vf_link.Settings]:
+    """Find the other virtual functions of a card that have a MAC address, with their settings, by PCI address.
+
+    :raises OSError: as :func:`place_of`, or the kernel does not tell
+    """
+    place = place_of(sysfs, address)
+    numbered = pci_privileged.numbered_vfs(os.path.join(pci_privileged.path_of(sysfs, address), 'physfn'))
+    return {numbered[number]: settings for number, settings in place.link().vfs.items()
+            if settings.mac == mac and number in numbered.keys() - {place.number}}
+
+
 class NoUplink(OSError):
     """A physical function does not have exactly one interface in this network namespace."""
 

@@ -96,6 +96,20 @@ class BetweenHostsTestCase(pci_hosts.PCIHostsTestCase):
         self.assert_nothing_left(self.one)
         self.assert_nothing_left(self.two)
 
+    def test_a_card_on_which_each_address_is_unique(self) -> None:
+        region, port = self.region, NetworkPort(physical_network='physnet1', mac='52:54:00:aa:bb:01', vlan=41)
+        request, links = DeviceRequest(wanted=[RequestedDevices.of_port(port)]), self.one.hardware.links
+        first, second = self.one.network_vfs
+        links.unique = {first, second}
+        instance = region.spawn('one', request=request)
+        migration = region.resize(instance, 'one', request=request)
+        self.assert_runs_on(self.one, instance, [second])
+        self.assertEqual((True, port.mac), (links.of(first).is_blank, links.of(second).mac))
+        region.revert(instance, migration)
+        self.assert_runs_on(self.one, instance, [first])
+        self.assertEqual((port.mac, True), (links.of(first).mac, links.of(second).is_blank))
+        self.assertEqual([], region.audit())
+
     def test_only_the_function_that_a_guest_uses_has_its_address(self) -> None:
         region, port = self.region, NetworkPort(physical_network='physnet1', mac='52:54:00:aa:bb:01', vlan=41)
         request = DeviceRequest(wanted=[RequestedDevices.of_port(port)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import time
@@ -10,6 +11,7 @@ from typing import Any
 from lxml import etree
 
 from devicetrack import exception
+from devicetrack import filelock
 from devicetrack import vocabulary
 from devicetrack.engine.demand import Demand
 from devicetrack.objects import details
@@ -194,6 +196,37 @@ class PortsTestCase(base.TestCase):
         self.assertIn('cannot be taken away', str(error))
         self.host.links.deaf = set()
         self.assertIsNone(self.unclaim(wanted))
+
+    def test_its_address_is_removed_from_functions_that_nobody_uses(self) -> None:
+        """Whoever left it there: a guest before a move on this host, or a libvirt that was killed."""
+        links, wanted = self.host.links, self.assigned()
+        links.unique = {self.vf}
+        links.settings[self.other] = SET
+        self.driver.realize(wanted)
+        self.assertEqual((SET, True), (links.of(self.vf), links.of(self.other).is_blank))
+        # In another VLAN it may be another port's, and nobody knows of one on which somebody works.
+        links.unique = set()
+        lock = filelock.NodeLock(self.host.path(self.other))
+        for settings, held in ((SET._replace(vlan=7), False), (SET, True)):
+            links.settings[self.other] = settings
+            with lock if held else contextlib.nullcontext():
+                self.driver.realize(wanted)
+            self.assertEqual((SET, settings), (links.of(self.vf), links.of(self.other)))
+
+    def test_its_address_stays_with_the_guest_that_has_it(self) -> None:
+        links, wanted = self.host.links, self.assigned()
+        links.settings[self.other] = SET
+        self.guests.start(UUID, [self.other])
+        self.driver.realize(wanted)
+        self.assertEqual((SET, SET), (links.of(self.vf), links.of(self.other)))
+        # The function is not the cause if the driver refuses that.
+        self.assertIsNone(self.unclaim(wanted))
+        links.unique = {self.vf}
+        error = self.assertRaises(exception.RealizeUnknown, self.driver.realize, wanted)
+        self.assertIn(f'{self.other} of the same card has that address too', str(error))
+        self.guests.end(UUID)
+        self.driver.realize(wanted)
+        self.assertEqual((SET, True), (links.of(self.vf), links.of(self.other).is_blank))
 
     def test_nothing_but_ports_is_written(self) -> None:
         self.configure({'vendor_id': '8086', 'product_id': '10ca', 'resource_class': 'vf'})

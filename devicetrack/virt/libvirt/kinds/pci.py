@@ -492,7 +492,8 @@ class PCI(api.DeviceKind):
             before = before._replace(interfaces=recorded.interfaces, claimed_parent=recorded.claimed_parent)
         made = pci_identity.as_details(function, evidence, before, traits)
         self._memory.give(assignment.identifier, self._like_row(made), details.to_text(made))
-        pci_ports.realize(self.tree, assignment, function, self.options.release_wait_s)
+        pci_ports.realize(self.tree, assignment, function, self.options.release_wait_s, lambda address: self._is_ours(
+            self.tree.function(address), self._places.name(address)))
         return Realized(assignment.key, details.to_text(made))
 
     def _uncleanable(self, function: pci_sysfs.Function) -> str | None:

@@ -9,12 +9,17 @@ reads them back before anybody else gets the function.
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Iterator
 from collections.abc import Mapping
+import contextlib
+import errno
 import functools
+from typing import Final
 from xml.sax.saxutils import quoteattr
 
 from devicetrack import exception
+from devicetrack import filelock
 from devicetrack import log
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import PCIDetails
@@ -26,6 +31,10 @@ from devicetrack.virt.libvirt import vf_ports
 from devicetrack.virt.libvirt.kinds import busy
 
 LOG = log.logger(__name__)
+
+# How drivers refuse a MAC address that another function of the card has (ice_set_vf_mac in Linux 5.15:
+# drivers/net/ethernet/intel/ice; hclge_set_vf_mac in Linux 5.10: drivers/net/ethernet/hisilicon/hns3).
+_TAKEN: Final = frozenset((errno.EINVAL, errno.EEXIST))
 
 
 def problem(tree: pci_sysfs.Tree, physfn: str) -> str | None:
@@ -40,11 +49,14 @@ def problem(tree: pci_sysfs.Tree, physfn: str) -> str | None:
                                      f'start with a port of it: turn it on (ip link set {found.name} up)')
 
 
-def realize(tree: pci_sysfs.Tree, assignment: DeviceAssignment, function: pci_sysfs.Function, wait_s: float) -> None:
+def realize(tree: pci_sysfs.Tree, assignment: DeviceAssignment, function: pci_sysfs.Function, wait_s: float,
+            is_ours: Callable[[str], bool]) -> None:
     """Write the port of a function, if it is one.
 
     :param wait_s: how long the function may be busy, for example in a reset
+    :param is_ours: whether this library hands out the function at an address
     :raises RealizeFailed: the port cannot be written, or the row does not say which port it is
+    :raises CommandFailed: another function of the card has its MAC address, and the driver refuses that
     """
     if not assignment.details.needs_port:
         return
@@ -53,10 +65,33 @@ def realize(tree: pci_sysfs.Tree, assignment: DeviceAssignment, function: pci_sy
         raise exception.RealizeFailed(
             *assignment.key, 'it belongs to the physical network '
             f'{assignment.details.physical_network}, but its row has no port: its guest was adopted; claim it anew')
+    others: Collection[str] = ()
     try:
+        others = _free_address(tree, function.address, port, is_ours)
         _set(tree, function, port.mac, port.vlan, port.trusted, wait_s)
     except OSError as error:
-        raise exception.RealizeFailed(*assignment.key, f'its port cannot be set: {error.strerror or error}') from error
+        reason = f'its port cannot be set: {error.strerror or error}'
+        if others and error.errno in _TAKEN:
+            raise exception.CommandFailed(f'pci/{assignment.identifier}', f'{reason}; {", ".join(others)} of the same '
+                                          'card has that address too') from error
+        raise exception.RealizeFailed(*assignment.key, reason) from error
+
+
+def _free_address(tree: pci_sysfs.Tree, address: str, port: Port, is_ours: Callable[[str], bool]) -> Collection[str]:
+    """Remove a port from the other functions of its card that have it, and that no guest has.
+
+    :param is_ours: as for :func:`realize`
+    :returns: the functions that have its MAC address afterwards
+    :raises OSError: the kernel does not tell
+    """
+    found = vf_ports.of_mac(tree.root, address, port.mac)
+    for other, settings in found.items():
+        if settings.vlan != port.vlan or not is_ours(other):
+            continue
+        # One that a guest has is left as it is, and so is one on which somebody works.
+        with contextlib.suppress(OSError, filelock.FileLocked), filelock.NodeLock(tree.path(other)):
+            vf_ports.set_port(tree.root, other, vf_link.NO_MAC, 0, False)
+    return vf_ports.of_mac(tree.root, address, port.mac) if found else ()
 
 
 def take_away(tree: pci_sysfs.Tree, assignment: DeviceAssignment, function: pci_sysfs.Function, wait_s: float) -> None:
