@@ -146,7 +146,7 @@ class Audit(Repairing):
                             help='With --repair: accept a store that is older than its guests or than what the '
                                  "running service knows, and write the missing rows from the guests' records or from "
                                  'its memory.')
-        parser.add_argument('--accept-move', metavar='KIND/IDENTIFIER', type=options.device_name, action='append',
+        parser.add_argument('--accept-move', metavar='KIND/IDENTIFIER', type=options.device_key, action='append',
                             default=[],
                             help='With --accept: move the row of this device from its owner to the instance whose '
                                  'guest records the device as its own. May be repeated. Without it no row moves, '
@@ -158,9 +158,6 @@ class Audit(Repairing):
             raise base.UsageError('--dry-run and --accept go with --repair')
         if parsed_args.accept_move and not parsed_args.accept:
             raise base.UsageError('--accept-move goes with --accept')
-        for name in parsed_args.accept_move:
-            if name.kind is None:
-                raise base.UsageError(f'--accept-move {name} has no kind: say KIND/{name}')
         return super().take_action(parsed_args)
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
@@ -186,9 +183,7 @@ class Audit(Repairing):
 
     def _plan(self, observer: report.Observer, parsed_args: argparse.Namespace) -> repairs.Plan:
         """Return the plan of repairs, and leave the call that carries it out in ``_then``."""
-        accepted = repairs.Accepted(parsed_args.accept, lambda move: any(
-            (name.kind, name.identifier) == move.device
-            for name in parsed_args.accept_move))
+        accepted = repairs.Accepted(parsed_args.accept, lambda move: move.device in parsed_args.accept_move)
         if parsed_args.dry_run:
             plan = observer.plan(accepted)
             if plan.repairs or plan.waiting:

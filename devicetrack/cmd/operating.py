@@ -30,7 +30,7 @@ CORDONED = 'cordoned'
 
 
 def _add_device(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument('device', metavar='KIND/IDENTIFIER', type=options.device_name,
+    parser.add_argument('device', metavar='KIND/IDENTIFIER', type=options.device_key,
                         help='The device, with its kind: vpmem/ns0.')
 
 
@@ -64,7 +64,7 @@ class Cordon(_Cordoning):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         super().add_arguments(parser)
-        parser.add_argument('device', metavar='KIND/NAME', type=options.device_name,
+        parser.add_argument('device', metavar='KIND/NAME', type=options.device_key,
                             help='The device, with its kind: vpmem/ns0. With --parent the parent, with the kind of its '
                                  'devices: mdev/pci_0000_84_00_0.')
         parser.add_argument('--parent', action='store_true',
@@ -72,7 +72,7 @@ class Cordon(_Cordoning):
         self.add_reason(parser)
 
     def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
-        kind, name = self.key(parsed_args.device)
+        kind, name = parsed_args.device
         target, observer = Target.named(kind, name, parsed_args.parent), self.app.observer(parsed_args.host)
         outcome = self.cordon(observer.host, target, parsed_args, lambda: observer.check_known(target))
         device, parent = (None, name) if parsed_args.parent else (name, None)
@@ -138,19 +138,18 @@ class Admit(requesting.Requesting):
                                  'history have the reason, your user name and the time.')
 
     def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
-        kind, identifier = self.key(parsed_args.device)
+        key = parsed_args.device
         observer = self.app.observer(parsed_args.host)
         host = observer.host
         more: dict[str, Any] = ({'wipe': True} if parsed_args.wipe else {} if parsed_args.clean_by_my_word is None else
                 {'word': parsed_args.clean_by_my_word, 'who': _user()})
         done = requesting.WIPING if parsed_args.wipe else requesting.ADMITTED
         # The manager may carry it out later, and may have another device of this name then.
-        if (seen := observer.details_of(DeviceKey(kind, identifier))) is not None:
+        if (seen := observer.details_of(key)) is not None:
             more['details'] = seen
-        outcome = self.ask(host, operator_requests.ADMIT, done, parsed_args, [DeviceKey(kind, identifier)], kind=kind,
-                           identifier=identifier,
-                           check=lambda: observer.check_known(Target.of(DeviceKey(kind, identifier))), **more)
-        return _answer(outcome, host, kind, identifier)
+        outcome = self.ask(host, operator_requests.ADMIT, done, parsed_args, [key],
+                           check=lambda: observer.check_known(Target.of(key)), **key._asdict(), **more)
+        return _answer(outcome, host, *key)
 
 
 def _user() -> str:
@@ -185,7 +184,7 @@ class _Ending(requesting.Requesting):
 
     def record_of(self, host: Host, parsed_args: argparse.Namespace) -> Record | None:
         """Return the row of the device, which the command line confirms; None if it has none."""
-        found: list[Record] = self.app.checked_store.records_of_devices(host.uuid, [self.key(parsed_args.device)])
+        found: list[Record] = self.app.checked_store.records_of_devices(host.uuid, [parsed_args.device])
         for one in found:
             if parsed_args.confirm is None:
                 raise base.UsageError(f'{parsed_args.device} is {one.role} and {one.state} for instance '
@@ -225,12 +224,12 @@ class Retire(_Ending):
         options.add_reason(parser, ' By default the reason why it could not be given back.')
 
     def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
-        key = self.key(parsed_args.device)
+        key = parsed_args.device
         host = self.app.observer(parsed_args.host).host
         record = self.record_of(host, parsed_args)
         if record is None:
             return _answer(self._retired_already(host, key), host, *key, instance_uuid=None)
-        outcome = self.ask(host, self.verb, requesting.RETIRED, parsed_args, kind=key.kind, identifier=key.identifier,
+        outcome = self.ask(host, self.verb, requesting.RETIRED, parsed_args, **key._asdict(),
                            instance_uuid=parsed_args.confirm, reason=parsed_args.reason)
         return _answer(outcome, host, *key, instance_uuid=record.instance_uuid)
 
@@ -259,7 +258,7 @@ class Forget(_Ending):
                                  'good with all its data.')
 
     def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
-        key = self.key(parsed_args.device)
+        key = parsed_args.device
         store = self.app.checked_store
         if parsed_args.machine_gone and parsed_args.host is None:
             raise base.UsageError('--machine-gone is about another machine: name it with --host')
@@ -272,6 +271,6 @@ class Forget(_Ending):
         if parsed_args.machine_gone:
             repairs.forget_of_machine(store, host, self.app.machine_id, key, parsed_args.confirm)
         else:
-            outcome = self.ask(host, self.verb, FORGOTTEN, parsed_args, kind=key.kind, identifier=key.identifier,
+            outcome = self.ask(host, self.verb, FORGOTTEN, parsed_args, **key._asdict(),
                                instance_uuid=parsed_args.confirm)
         return _answer(outcome, host, *key, instance_uuid=record.instance_uuid)

@@ -15,6 +15,7 @@ import uuid
 
 from devicetrack import exception
 from devicetrack.claims import arguments
+from devicetrack.objects.values import DeviceKey
 
 _LONGEST_S: Final = 10 ** 9
 _MS: Final = 1000
@@ -149,6 +150,14 @@ class DeviceName(NamedTuple):
 
     def __str__(self) -> str:
         return f'{self.kind}/{self.identifier}' if self.kind else self.identifier
+
+
+def device_key(text: str) -> DeviceKey:
+    """Parse ``KIND/IDENTIFIER``, as :func:`device_name` does."""
+    kind, identifier = device_name(text)
+    if kind is None:
+        raise argparse.ArgumentTypeError(f'{text} has no kind: say KIND/{text}')
+    return DeviceKey(kind, identifier)
 
 
 def device_name(text: str) -> DeviceName:

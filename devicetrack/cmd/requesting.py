@@ -112,12 +112,6 @@ class Requesting(base.ShowOne):
             return RequestOutcome(ADMITTED, str(left), None)
         return RequestOutcome(_outcome(answer, done), answer.text, None)
 
-    @staticmethod
-    def key(name: options.DeviceName) -> DeviceKey:
-        if name.kind is None:
-            raise base.UsageError(f'{name} has no kind: say KIND/{name}')
-        return DeviceKey(name.kind, name.identifier)
-
 
 def start_unless_managed(app: Any, host: str) -> Running | None:
     """Start a host in place of its manager; None if that runs, and so answers requests.
