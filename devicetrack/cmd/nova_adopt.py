@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from devicetrack import exception
 from devicetrack.cmd import base
 from devicetrack.nova import adoption
+from devicetrack.nova import process
 from devicetrack.nova import seam_table
 from devicetrack.nova import unit
 
@@ -28,18 +29,6 @@ if TYPE_CHECKING:
 
 NAME = 'devicetrack-nova-adopt'
 PROJECT = 'devicetrack'
-
-
-class _Version(argparse.Action):
-    """Prints the versions, as ``devicetrack-nova-compute --version`` does."""
-
-    def __init__(self, option_strings: Sequence[str], dest: str, help: str | None = None) -> None:
-        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, help=help)
-
-    def __call__(self, parser: argparse.ArgumentParser, *_arguments: Any) -> None:
-        from devicetrack.nova import process
-        sys.stdout.write(f'{process.versions(NAME)}\n')
-        parser.exit()
 
 
 class Adopt(base.Blocks):
@@ -62,7 +51,8 @@ class Adopt(base.Blocks):
                                 help=f'{what}; may be repeated. By default those of the service.')
         parser.add_argument('--unit', help='The systemd unit of the service, whose configuration files are read. By '
                                            f'default {" or ".join(unit.UNITS)}, if the host has it.')
-        parser.add_argument('--version', action=_Version, help='Show the versions of this program and of Nova.')
+        parser.add_argument('--version', action='version', version=process.versions(NAME),
+                            help='Show the versions of this program and of Nova.')
         parser.add_argument('--debug', action='store_true', help='Show the traceback of an error.')
         parser.add_argument('-v', '--verbose', action='store_true', help='Print the log, too.')
         action = parser.add_mutually_exclusive_group()
@@ -180,7 +170,6 @@ def begin(parsed_args: argparse.Namespace) -> tuple[str, NovaHost]:
 
     :raises cfg.Error, UsageError, InvalidConfiguration: a file or an option cannot be used
     """
-    from devicetrack.nova import process
     given = [f'--config-{option}={path}' for option in ('file', 'dir')
              for path in getattr(parsed_args, f'config_{option}')]
     command = None
