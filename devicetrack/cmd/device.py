@@ -86,15 +86,13 @@ class List(watching.Watched, base.Stream):
 
     def produce_output(self, *args: Any) -> int:
         code = super().produce_output(*args)
-        if self._first_start is not None:
-            self.say(self._first_start)
         if self._of_store is not None:
             self.say(f'from the store, for {base.count(len(self._of_store), "host")}: run the command on a host to see '
                      'what is free there')
         return code
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
-        self._first_start, self._of_store = None, self._stored_hosts(parsed_args)
+        self._of_store = self._stored_hosts(parsed_args)
         host = () if self._of_store is None else ('host',)
         if parsed_args.withheld:
             self.in_table = (*host, 'device', 'status', 'since', 'instance_uuid', 'instance_name', 'reasons')
@@ -109,7 +107,6 @@ class List(watching.Watched, base.Stream):
                for line in lines):
             self.exit_code = base.ATTENTION
         _check_parent(parsed_args.parent, lines)
-        self._first_start = records.first_start(self.app, observer.host.name, lines)
         return self._wanted(lines, observer.host.name, parsed_args)
 
     def _stored_hosts(self, parsed_args: argparse.Namespace) -> list[Host] | None:
@@ -198,8 +195,7 @@ class Show(watching.Watched, base.ShowOne):
             raise exception.UnknownToStore(
                 'device', str(name), parsed_args.host,
                 f'no instance has it, and this host could not be asked: {unknown}' if unknown is not None else
-                'this host does not have it, and no instance has it'
-                + (records.close_to(self.app, name, parsed_args.host) or '; see devicetrack-manage device list'))
+                'this host does not have it, and no instance has it; see devicetrack-manage device list')
         if len(candidates) > 1:
             where = ', '.join(f'{kind}/{identifier} on {host}' for host, kind, identifier in candidates)
             raise base.UsageError(f'{name} may be {where}: say which by KIND/ and --host')

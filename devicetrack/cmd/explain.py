@@ -138,9 +138,9 @@ class Explain(base.Lister):
                      + 'the devices that it has: ' + ', '.join(f'{name}={amount}' for name, amount in counted.items()))
             wanted = [WantedResource(name, amount, None) for name, amount in counted.items()]
         else:
-            raise exception.UnknownToStore('instance', parsed_args.instance, None, (
-                'it has no device, and no claim of it was refused, or that was longer ago than the history goes back'
-                + records.close_to(self.app, parsed_args.instance)))
+            raise exception.UnknownToStore(
+                'instance', parsed_args.instance, None,
+                'it has no device, and no claim of it was refused, or that was longer ago than the history goes back')
         return _request(parsed_args, observer, wanted)
 
 

@@ -155,7 +155,7 @@ class DeviceHistory(_OfFleet, history.DeviceHistory):
     def check_known(self, store: Any, parsed_args: argparse.Namespace) -> None:
         kind, name = parsed_args.device or (None, None)
         if not store.is_known(self._uuids(store, parsed_args), name=name, kind=kind, serial=parsed_args.serial):
-            raise _unknown(self.what(parsed_args), store.close_to(name, ('identifier', 'parent')) if name else '')
+            raise _unknown(self.what(parsed_args))
 
     def _uuids(self, store: Any, parsed_args: argparse.Namespace) -> list[str]:
         """Return the UUIDs that a host of this name has and had; none if no host is asked for."""
@@ -188,9 +188,8 @@ class InstanceHistory(_OfFleet, history.InstanceHistory):
 
     def check_known(self, store: Any, parsed_args: argparse.Namespace) -> None:
         if not parsed_args.refused and not store.is_known(instance_uuid=parsed_args.instance):
-            raise _unknown(self.what(parsed_args), store.close_to(parsed_args.instance, ('instance_uuid',)))
+            raise _unknown(self.what(parsed_args))
 
 
-def _unknown(what: str, near: str) -> exception.BadRequest:
-    return exception.BadRequest('history', what, 'no device in the mirror is like that, and no event names it'
-                                + (f'; close to it: {near}' if near else ''))
+def _unknown(what: str) -> exception.BadRequest:
+    return exception.BadRequest('history', what, 'no device in the mirror is like that, and no event names it')

@@ -159,8 +159,7 @@ class DeviceHistory(History):
             raise exception.UnknownToStore('device', str(parsed_args.device), parsed_args.host, (
                 'no instance ever had it and it was never withheld by itself, or that was longer ago than the history '
                 'goes back; only the host knows which parent it has, and if it is withheld with its parent, the '
-                'history of the parent says so; "device list" has the names of the devices of this host'
-                + records.close_to(self.app, parsed_args.device, parsed_args.host)))
+                'history of the parent says so; "device list" has the names of the devices of this host'))
 
     def what(self, parsed_args: argparse.Namespace) -> str:
         what = f'device {parsed_args.device}' if parsed_args.serial is None else f'the card {parsed_args.serial}'
@@ -203,7 +202,7 @@ class InstanceHistory(History):
         if not parsed_args.refused and not store.records_everywhere(parsed_args.instance):
             raise exception.UnknownToStore('instance', parsed_args.instance, None, (
                 'it never had a device on a host of this store, or that was longer ago than the history goes back; '
-                'check that this is the store of its host' + records.close_to(self.app, parsed_args.instance)))
+                'check that this is the store of its host'))
 
     def what(self, parsed_args: argparse.Namespace) -> str:
         return 'a refused claim' if parsed_args.refused else f'instance {parsed_args.instance}'

@@ -12,7 +12,6 @@ from devicetrack.cmd import base
 from devicetrack.cmd import fleet_map
 from devicetrack.cmd import host as host_commands
 from devicetrack.cmd import page_file
-from devicetrack.cmd import records as records_commands
 from devicetrack.cmd import screen
 from devicetrack.cmd import watching
 from devicetrack.objects.event import Event
@@ -39,7 +38,6 @@ class Map(watching.Watched, base.Command):
     needs attention, as with "audit".
     """
 
-    _first_start: str | None = None
     _has_events = True
     _store: Store
 
@@ -78,9 +76,6 @@ class Map(watching.Watched, base.Command):
                                min(screen.width_of(out), _WIDEST), os.environ)
         for line in pen.hosts(map(self._picture, names)):
             out.write(f'{line}\n')
-        if self._first_start is not None:
-            out.flush()
-            self.say(self._first_start)
 
     def _picture(self, name: str | None) -> pictures.HostPicture:
         found = self._known.get(name) if name is not None else None
@@ -96,7 +91,6 @@ class Map(watching.Watched, base.Command):
         """
         observer: report.Observer = self.app.observer(name)
         host, seen = observer.host, observer.picture()
-        self._first_start = records_commands.first_start(self.app, host.name, seen.lines)
         return pictures.read(host.name, seen.lines, seen.findings, seen.records, self._events(host), seen.report_only)
 
     def _stored(self, host: Host) -> pictures.HostPicture:

@@ -47,8 +47,7 @@ class List(watching.Watched, base.Lister):
     def nothing(self, parsed_args: argparse.Namespace) -> str:
         which = f' {parsed_args.device}' if parsed_args.device else ' a device'
         where = f' of host {parsed_args.host}' if parsed_args.host else ''
-        near = records.close_to(self.app, parsed_args.device, parsed_args.host) if parsed_args.device else ''
-        return f'no instance has{which}{where}{near}'
+        return f'no instance has{which}{where}'
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
         store = self.app.checked_store
@@ -94,7 +93,7 @@ class Show(base.ShowOne):
             natural.key(hosts.get(one.host_uuid)), one.position))
         if not found:
             raise exception.UnknownToStore('instance', uuid, None, 'it has no device on a host of this store; check '
-                                           'that this is the store of its host' + records.close_to(self.app, uuid))
+                                           'that this is the store of its host')
         return {'instance_uuid': uuid, 'instance_name': base.InstanceName(records.instance_name(found)),
                 'hosts': _each(hosts.get(one.host_uuid) for one in found),
                 'migration_uuids': _moves(found),
@@ -128,8 +127,7 @@ class Release(requesting.Requesting):
         host = self.app.observer(parsed_args.host).host
         found = self.app.checked_store.records_of_instance(host.uuid, uuid)
         if not found:
-            raise exception.RowStays(f'instance {uuid}', 'released', f'it has no devices on host {host.name}'
-                                     + records.close_to(self.app, uuid, host.name))
+            raise exception.RowStays(f'instance {uuid}', 'released', f'it has no devices on host {host.name}')
         devices = [records.name(record.kind, record.identifier) for record in found]
         if not parsed_args.yes:
             raise base.UsageError(f'instance {uuid} holds {", ".join(devices)} on host {host.name}: to give '

@@ -5,22 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
-import contextlib
 from typing import Any
 from typing import Final
 
 from devicetrack import exception
-from devicetrack import vocabulary
-from devicetrack.claims import report
 from devicetrack.cmd import base
 from devicetrack.cmd import options
-from devicetrack.conf import manager as manager_options
 from devicetrack.objects.values import Record
 from devicetrack.store.api import Host
 from devicetrack.store.api import Store
-
-# So many events of a host name what a person may have meant.
-_EVENTS: Final = 2000
 
 FIELDS: Final = ('device', 'kind', 'identifier', 'host', 'instance_uuid', 'instance_name', 'role', 'state', 'position',
                  'resource_class', 'provider_uuid', 'parent', 'numa_node', 'migration_uuid', 'claim_id', 'generation',
@@ -64,17 +57,6 @@ def report_only(host: str, reason: str) -> str:
     return f'host {host} is report-only: it takes no claims and gives nothing back: {reason}'
 
 
-def first_start(app: Any, host: str, lines: Iterable[report.Line]) -> str | None:
-    """A sentence on what becomes of unproven devices; None unless the manager of the host has never run."""
-    if app.checked_store.host(host) is not None or not any(
-            reason.reason == vocabulary.UNPROVEN for line in lines for reason in line.reasons):
-        return None
-    wipes = app.conf[manager_options.GROUP].unproven_devices == vocabulary.WIPE
-    return (f'the manager of host {host} has never started; once it has, it takes each unproven device in the '
-            'background, and ' + ('wipes it before anybody gets it' if wipes else
-                                  'reads it: one that is all zeros is free then'))
-
-
 def names_of_hosts(store: Store) -> dict[str, str]:
     return {host.uuid: host.name for host in store.hosts()}
 
@@ -85,31 +67,6 @@ def host_of(store: Store, name: str) -> Host:
     if found is None:
         raise exception.UnknownHost(name, [one.name for one in store.hosts()])
     return found
-
-
-def close_to(app: Any, meant: options.DeviceName | str, host: str | None = None) -> str:
-    """Return "; close to it: " with names for a message about a name that is unknown; '' if none is close.
-
-    The names are those that a host has now and that its store knows of it.
-
-    :param meant: a device or a parent, or the UUID of an instance
-    :param host: by default the host that this machine is
-    """
-    store, things = app.checked_store, list[Any]()
-    # Nobody asked for these names: a host that cannot be asked is no error here.
-    with contextlib.suppress(exception.DeviceTrackError):
-        found = app.present_host() if host is None else host_of(store, host)
-        things += [*store.records_of_host(found.uuid), *(
-            stored.event for stored in store.latest_events(found.uuid, _EVENTS))]
-        if isinstance(meant, options.DeviceName):
-            things += app.observer(host).inventory()
-    if isinstance(meant, str):
-        known = {one.instance_uuid for one in things if one.instance_uuid}
-    else:
-        names = {(one.kind, one.identifier) for one in things} | {(one.kind, one.parent) for one in things}
-        known = {name(kind, one) if meant.kind else one for kind, one in names if kind and one}
-    near = '' if str(meant) in known else exception.close_to(str(meant), known)
-    return f'; close to it: {near}' if near else ''
 
 
 def find(store: Store, host: str | None = None, instance_uuid: str | None = None,

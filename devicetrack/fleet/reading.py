@@ -249,18 +249,6 @@ class Reader:
         return bool(self._mirror.rows(sa.select(sa.literal(1)).select_from(models.fleet_devices).where(
             *_like(_DEVICE, host_uuids, name=name, kind=kind, serial=serial, instance_uuid=instance_uuid)).limit(1)))
 
-    def close_to(self, name: str, columns: Sequence[str]) -> str:
-        """The names in these columns of devices that a person may have meant; '' if there are none.
-
-        A name with one mistake begins or ends as the right one.
-        """
-        half, known = len(name) // 2, set[str]()
-        for column in (_DEVICE[one] for one in columns):
-            known.update(row[0] for row in self._mirror.rows(sa.select(column).distinct().where(sa.or_(
-                column.startswith(name[:half], autoescape=True),
-                column.endswith(name[half + 1:], autoescape=True))).limit(_LINES)))
-        return exception.close_to(name, known)
-
     # -- events --------------------------------------------------------------------------------------------------------
 
     def events(self, since_ms: int | None, until_ms: int | None, *, name: str | None = None, kind: str | None = None,

@@ -399,12 +399,6 @@ class FirstStartTestCase(base.TestCase):
             self.assertEqual((cmd_base.OK, ''), (answer.code, answer.out))
             self.assertIn('the store has no host: the first start of its manager makes it', answer.err)
 
-    def test_unproven_devices_will_be_read(self) -> None:
-        for command in (('device', 'list', '--host', 'compute-7'), ('host', 'map', 'compute-7')):
-            answer = self.program.run(*command)
-            self.assertIn('the manager of host compute-7 has never started; once it has, it takes each unproven '
-                          'device in the background, and reads it', answer.err)
-
     def test_a_lost_store_is_not_accepted(self) -> None:
         for more in ((), ('--accept',)):
             answer = self.program.run('audit', '--repair', *more, '--host', 'compute-7')

@@ -74,7 +74,7 @@ class WatchTestCase(RepairCommandTestCase):
     def test_an_error_at_once_ends_it_and_another_form_is_refused(self) -> None:
         code, screens, err = self.watch('device', 'show', 'vpmem/d00')
         self.assertEqual((cmd_base.ERROR, []), (code, screens))
-        self.assertIn('close to it: vpmem/d0', err)
+        self.assertIn('no instance has it', err)
         for more in (('-f', 'json'), ('-f', 'csv')):
             code, screens, err = self.watch('device', 'list', *more)
             self.assertEqual((cmd_base.USAGE, []), (code, screens))
