@@ -310,7 +310,7 @@ class _Fleet:
     def ask(self, arguments: str) -> float:
         """The time of a command in this process."""
         said = io.StringIO()
-        with open(os.devnull, 'w', encoding='utf-8') as output, manage.rare_collection():
+        with open(os.devnull, 'w', encoding='utf-8') as output:
             began = time.perf_counter()
             code = manage.Manage(cfg.ConfigOpts(), output, said).run(
                 self._words(arguments))

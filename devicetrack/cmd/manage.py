@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
-import gc
 from importlib import metadata
 import logging
 import sys
@@ -23,6 +20,7 @@ from oslo_config import cfg
 from devicetrack import exception
 from devicetrack.claims import audit
 from devicetrack.claims import host as host_identity
+from devicetrack.claims import repairs
 from devicetrack.claims import report
 from devicetrack.claims.providers import ProviderResolver
 from devicetrack.claims.running import Parts
@@ -39,7 +37,6 @@ from devicetrack.cmd import screen
 from devicetrack.conf import manager as manager_options
 from devicetrack.conf import opts
 from devicetrack.engine.migrations import Endpoint
-from devicetrack.engine.repair_plan import Repair
 from devicetrack.fleet.mirror import Mirror
 from devicetrack.nova import process
 from devicetrack.store import sql
@@ -54,17 +51,6 @@ NAMESPACE = 'devicetrack.manage'
 PROJECT = 'devicetrack'
 
 _LEVELS = (logging.ERROR, logging.WARNING, logging.INFO)
-
-
-class _Brief(logging.Formatter):
-    """Names a repair without the rows before and after it, which take ten lines of a terminal."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        values = record.args
-        if isinstance(values, Mapping) and isinstance(found := values.get('repair'), Repair):
-            brief = f'{found.headline} (-v and --log-file have the row before and after)'
-            record = logging.makeLogRecord({**vars(record), 'args': {**values, 'repair': brief}})
-        return super().format(record)
 
 
 class _Commands(commandmanager.CommandManager):
@@ -120,14 +106,14 @@ class Manage(app.App):
         """
         level = _LEVELS[self.options.verbose_level] if self.options.verbose_level < len(_LEVELS) else logging.DEBUG
         console = logging.StreamHandler(self.stderr)
-        console.setFormatter((_Brief if level > logging.INFO else logging.Formatter)(
-            f'{NAME}: %(levelname)s: %(message)s'))
+        console.setFormatter(logging.Formatter(f'{NAME}: %(levelname)s: %(message)s'))
         console.setLevel(level)
         if level > logging.DEBUG:
             console.addFilter(logging.Filter(PROJECT))
         if level > logging.INFO:
-            # A command that starts a host audits it twice, and each audit logs all its findings.
-            console.addFilter(lambda record: record.name != audit.__name__)
+            # A command says itself what it did. If it starts a host it audits it twice, and each audit logs all its
+            # findings; a repair logs the row before and after it.
+            console.addFilter(lambda record: record.name not in (audit.__name__, repairs.__name__))
         self._handlers.append(console)
         if self.options.log_file:
             file = logging.FileHandler(self.options.log_file)
@@ -327,23 +313,9 @@ class Manage(app.App):
         return self._driver
 
 
-@contextlib.contextmanager
-def rare_collection() -> Iterator[None]:
-    """Have Python look for unreachable cycles rarely. A command makes many rows and few cycles, and ends soon."""
-    thresholds = gc.get_threshold()
-    gc.freeze()
-    gc.set_threshold(50_000, *thresholds[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*thresholds)
-        gc.unfreeze()
-
-
 def main(argv: list[str] | None = None) -> int:
     # oslo.privsep, which lists namespaces for users other than root, knows only the global configuration.
-    with rare_collection():
-        return base.run_to_the_end(NAME, lambda: Manage(cfg.CONF).run(sys.argv[1:] if argv is None else argv))
+    return base.run_to_the_end(NAME, lambda: Manage(cfg.CONF).run(sys.argv[1:] if argv is None else argv))
 
 
 if __name__ == '__main__':

@@ -56,14 +56,9 @@ class Repair(NamedTuple):
     after: Record | None
     reason: str
 
-    @property
-    def headline(self) -> str:
-        """The repair for people, without the rows."""
-        return (f'{self.verb} {_quoted(self.device.kind)}/{_quoted(self.device.identifier)} of instance '
-                f'{_quoted(self.instance_uuid)}')
-
     def __str__(self) -> str:
-        return f'{self.headline}: {_change(self.before, self.after)} ({self.reason})'
+        return (f'{self.verb} {_quoted(self.device.kind)}/{_quoted(self.device.identifier)} of instance '
+                f'{_quoted(self.instance_uuid)}: {_change(self.before, self.after)} ({self.reason})')
 
 
 def plan(reported: Collection[Finding], views: Views) -> list[Repair]:
