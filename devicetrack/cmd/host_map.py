@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
-import os
 
 from devicetrack.claims import report
 from devicetrack.claims import withheld
@@ -72,8 +71,7 @@ class Map(watching.Watched, base.Command):
 
     def _draw_in_terminal(self, names: Iterable[str | None]) -> None:
         out = self.app.stdout
-        pen = terminal.pen_for(getattr(out, 'encoding', None), screen.is_terminal(out),
-                               min(screen.width_of(out), _WIDEST), os.environ)
+        pen = terminal.Pen(min(screen.width_of(out), _WIDEST), screen.has_colours(out), out.encoding or 'ascii')
         for line in pen.hosts(map(self._picture, names)):
             out.write(f'{line}\n')
 

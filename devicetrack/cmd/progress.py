@@ -77,15 +77,7 @@ class Pace:
 
 
 def duration(seconds: float) -> str:
-    """Return a time to wait, in words."""
-    whole = round(seconds)
-    if whole < 120:
-        return f'{whole} s'
-    return f'{round(whole / 60)} min' if whole < 120 * 60 else f'{whole // 3600} h {whole % 3600 // 60} min'
-
-
-def elapsed(seconds: float) -> str:
-    """Return a time that has passed, in words, fine enough that lines every ``LINE_EVERY_S`` differ."""
+    """Return a time to wait, or one that has passed, in words, fine enough that lines every ``LINE_EVERY_S`` differ."""
     whole = round(seconds)
     return f'{whole} s' if whole < 60 else f'{whole // 60} min {whole % 60} s'
 

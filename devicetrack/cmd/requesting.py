@@ -204,7 +204,7 @@ def wait_for(command: base.Command, store: Store, uuid: str, seconds: float) -> 
     began = time.monotonic()
     try:
         with progress.watching(command, lambda: f'request {uuid} waits for an audit of the manager, '
-                                                f'{progress.elapsed(time.monotonic() - began)} so far'):
+                                                f'{progress.duration(time.monotonic() - began)} so far'):
             request = _answered(store, uuid, began + seconds)
     except (exception.StoreUnavailable, KeyboardInterrupt):
         command.say(_STAYS.format(uuid))

@@ -19,9 +19,6 @@ from typing import NamedTuple
 
 from oslo_db import exception as db_exc
 import sqlalchemy as sa
-from sqlalchemy.dialects import mysql
-from sqlalchemy.dialects import postgresql
-from sqlalchemy.dialects import sqlite
 
 from devicetrack import exception
 from devicetrack.fleet import models
@@ -218,7 +215,7 @@ def _write(known: _Known, batch: Batch, said: Said, picture: str | None, began: 
             {'position': position, **device} for position, device in enumerate(said.devices)])
         _bring(connection, models.fleet_parts, said.host_uuid, [
             {'part': part, 'document': document} for part, document in said.parts.items()])
-    _add(connection, batch.events, known.now_ms)
+    _add(connection, said.host_uuid, batch.events, known.now_ms)
 
 
 def _go_on(host_uuid: str, cursor: Cursor, batch: Batch, now_ms: int, connection: sa.Connection) -> None:
@@ -227,7 +224,7 @@ def _go_on(host_uuid: str, cursor: Cursor, batch: Batch, now_ms: int, connection
     :raises _Overtaken: another push came between
     """
     _update(connection, host_uuid, cursor, _columns_of(batch.cursor))
-    _add(connection, batch.events, now_ms)
+    _add(connection, host_uuid, batch.events, now_ms)
 
 
 def _columns_of(cursor: Cursor) -> dict[str, Any]:
@@ -284,19 +281,16 @@ def _bring(connection: sa.Connection, table: sa.Table, host_uuid: str, rows: Seq
         connection.execute(sa.insert(table), new)
 
 
-def _add(connection: sa.Connection, events: Sequence[api.StoredEvent], now_ms: int) -> None:
-    """Add events, without those that are there already."""
-    name = connection.dialect.name
-    if name == 'postgresql':
-        statement: Any = postgresql.insert(_EVENTS).on_conflict_do_nothing()
-    elif name == 'sqlite':
-        statement = sqlite.insert(_EVENTS).on_conflict_do_nothing()
-    else:
-        # INSERT IGNORE would also cut values that are too long.
-        statement = mysql.insert(_EVENTS).on_duplicate_key_update(digest=_EVENTS.c.digest)
-    for some in backends.chunks(events):
-        connection.execute(statement, [{'digest': digest_of(one), 'arrived_at_ms': now_ms, 'number': one.number,
-                                        **one.event._asdict()} for one in some])
+def _add(connection: sa.Connection, host_uuid: str, events: Sequence[api.StoredEvent], now_ms: int) -> None:
+    """Add events of a host, without those that are there already."""
+    rows = {digest_of(one): one for one in events}
+    for some in backends.chunks(list(rows)):
+        there = set(connection.execute(sa.select(_EVENTS.c.digest).where(
+            _EVENTS.c.host_uuid == host_uuid, _EVENTS.c.digest.in_(some))).scalars())
+        if new := [found for found in some if found not in there]:
+            connection.execute(sa.insert(_EVENTS), [
+                {'digest': found, 'arrived_at_ms': now_ms, 'number': rows[found].number, **rows[found].event._asdict()}
+                for found in new])
 
 
 # -- what ends ---------------------------------------------------------------------------------------------------------

@@ -34,10 +34,9 @@ from devicetrack.store.api import StoredEvent
 Item = TypeVar('Item')
 
 _MS: Final = 1000
-# One statement reads the documents of so many hosts, or so many lines and those of the next host, and looks for so many
-# instances.
+# One statement reads the documents of so many hosts, or all lines of so many, and looks for so many instances.
 _HOSTS: Final = 100
-_LINES: Final = 5000
+_LISTED: Final = 20
 _INSTANCES: Final = 500
 
 # What makes a name a pattern of a shell.
@@ -183,17 +182,14 @@ class Reader:
             silent = [one.uuid for one in pictures if one.is_silent and report.UNKNOWN in wanted.statuses]
             conditions.append(sa.or_(_DEVICE.status.in_(wanted.statuses), _DEVICE.host_uuid.in_(silent)))
         here = [_DEVICE.host_uuid.in_([one.uuid for one in pictures])] if len(pictures) <= _HOSTS else []
-        counted = dict(map(tuple, self._mirror.rows(sa.select(_DEVICE.host_uuid, sa.func.count()).where(
-            *here, *conditions).group_by(_DEVICE.host_uuid))))
-        pieces = list(_with_lines([one for one in pictures if one.uuid in counted], counted))
-        for some in pieces:
+        there = {uuid for uuid, in self._mirror.rows(
+            sa.select(_DEVICE.host_uuid).distinct().where(*here, *conditions))}
+        for some in _pieces([one for one in pictures if one.uuid in there], _LISTED):
             numbers = {one.uuid: number for number, one in enumerate(some)}
-            # A server looks for thousands of hosts before it looks for anything else.
-            these = here if len(pieces) == 1 else [_DEVICE.host_uuid.in_(numbers)]
             statement = sa.select(_DEVICE.host_uuid, _DEVICE.position, _DEVICE.status, _DEVICE.serial,
-                                  _DEVICE.line).where(*these, *conditions)
+                                  _DEVICE.line).where(_DEVICE.host_uuid.in_(numbers), *conditions)
             for number, _position, status, serial, line in sorted(
-                    (numbers[uuid], *fields) for uuid, *fields in self._mirror.rows(statement) if uuid in numbers):
+                    (numbers[uuid], *fields) for uuid, *fields in self._mirror.rows(statement)):
                 picture = some[number]
                 shown = report.UNKNOWN if picture.is_silent else status
                 if not wanted.statuses or shown in wanted.statuses:
@@ -319,20 +315,6 @@ def _like(columns: Any, host_uuids: Collection[str], *, name: str | None,
 def _pieces(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
     for start in range(0, len(items), size or 1):
         yield items[start:start + size]
-
-
-def _with_lines(pictures: Sequence[Picture], lines: Mapping[str, int]) -> Iterator[Sequence[Picture]]:
-    """Divide hosts by how many lines they have, by their UUIDs."""
-    some: list[Picture] = []
-    left = _LINES
-    for one in pictures:
-        some.append(one)
-        left -= lines[one.uuid]
-        if left <= 0:
-            yield some
-            some, left = [], _LINES
-    if some:
-        yield some
 
 
 def records(picture: Picture, parts: Mapping[str, str]) -> list[Record]:

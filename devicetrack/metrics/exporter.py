@@ -72,17 +72,14 @@ class Exporter(Collector):
     """All managers of one registry: a metric may stand in an answer only once, whatever the number of hosts."""
 
     def __init__(self) -> None:
-        self._registrations: tuple[Registration, ...] = ()
-
-    def add(self, registration: Registration) -> None:
-        self._registrations += (registration,)
+        self.registrations: tuple[Registration, ...] = ()
 
     def remove(self, registration: Registration) -> None:
         with _LOCK:
-            self._registrations = tuple(one for one in self._registrations if one is not registration)
+            self.registrations = tuple(one for one in self.registrations if one is not registration)
 
     def collect(self) -> Iterator[Metric]:
-        return metrics_of([one.numbers() for one in self._registrations])
+        return metrics_of([one.numbers() for one in self.registrations])
 
     def describe(self) -> list[Metric]:
         """A registry asks this when a collector registers, instead of collecting."""
@@ -105,6 +102,6 @@ def register(manager: ClaimManager, registry: Any) -> Registration:
             registry.register(exporter)
             _EXPORTERS[registry] = exporter
         registration = Registration(manager, exporter.remove)
-        exporter.add(registration)
+        exporter.registrations += (registration,)
         manager.metering.meter = registration.tally
     return registration

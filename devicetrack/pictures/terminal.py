@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Iterator
-from collections.abc import Mapping
+import re
 import textwrap
 from typing import Final
 
@@ -34,6 +34,8 @@ _COLOURS: Final = {report.HELD: '34', report.FREE: '32', report.CREATABLE: '32',
                    vocabulary.WARNING: '33', vocabulary.NOTE: '36'}
 _BOLD: Final = '1'
 
+_ESCAPE: Final = re.compile('\x1b\\[[0-9]+m')
+
 _GAP: Final = '  '
 _GAUGE: Final = 16
 _EVENTS: Final = 10
@@ -44,11 +46,15 @@ class Pen:
 
     :param width: the number of columns; a longer identifier gets a line of its own and is not broken
     :param colour: whether to write escape sequences of colours
-    :param ascii_only: whether the terminal shows only ASCII
+    :param encoding: that of the terminal. One that lacks a mark gets only ASCII
     """
 
-    def __init__(self, width: int, colour: bool = False, ascii_only: bool = False) -> None:
-        self._width, self._colour, self._ascii = max(width, 20), colour, ascii_only
+    def __init__(self, width: int, colour: bool = False, encoding: str = 'utf-8') -> None:
+        self._width, self._colour, self._ascii = max(width, 20), colour, False
+        try:
+            ''.join(mark for mark, _ascii in _MARKS.values()).encode(encoding)
+        except (UnicodeEncodeError, LookupError):
+            self._ascii = True
 
     def hosts(self, hosts: Iterable[HostPicture]) -> Iterator[str]:
         """Draw some hosts; yield lines without line ends."""
@@ -63,8 +69,7 @@ class Pen:
             yield from self._wrapped(f'report-only: no claims, and nothing is given back: {host.report_only}', 10,
                                      vocabulary.CRITICAL)
         if host.counts:
-            yield from self._flow(0, [self._count(state, count) for state, count in host.counts.items()],
-                                  [len(f'{count} {state}') + 2 for state, count in host.counts.items()])
+            yield from self._flow(0, [self._count(state, count) for state, count in host.counts.items()])
         elif not host.unread:
             yield 'no devices' if host.is_read else 'no devices in the store'
         if not host.is_read:
@@ -91,7 +96,7 @@ class Pen:
         said = [moments.local(event.at_ms / 1000), log.printable(timeline.subject(event))]
         if event.instance_uuid is not None:
             said.append(f'for {log.printable(event.instance_uuid)}')
-        head, *rest = self._flow(16, said, list(map(len, said)))
+        head, *rest = self._flow(16, said)
         of_device = timeline.state(event)
         yield f'    {self._mark(of_device)} {self._painted(f"{event.event:10}", _COLOURS[of_device])}{head[16:]}'
         yield from rest
@@ -101,9 +106,8 @@ class Pen:
     def _parent(self, parent: ParentPicture) -> Iterator[str]:
         strip = ''.join(self._mark(field.state) * (1 if field.identifier is not None else min(field.amount, 8))
                         for field in parent.fields)
-        length = sum(1 if field.identifier is not None else min(field.amount, 8) for field in parent.fields)
         title = log.printable(' '.join(filter(None, (parent.kind, parent.name, *parent.resource_classes))))
-        if len(title) + len(_GAP) * 2 + length <= self._width:
+        if len(title) + len(_GAP) * 2 + _length(strip) <= self._width:
             yield f'{_GAP}{title}{_GAP}{strip}'
         else:
             yield f'{_GAP}{title}'
@@ -121,8 +125,7 @@ class Pen:
     def _plain(self, state: str, fields: Iterable[Field]) -> Iterator[str]:
         """Draw devices that show only their names, side by side."""
         names = [log.printable(field.identifier or f'{field.amount} of {field.resource_class}') for field in fields]
-        lines = list(self._flow(16, names, list(map(len, names))))
-        for number, line in enumerate(lines):
+        for number, line in enumerate(self._flow(16, names)):
             yield self._head(state) + line[16:] if not number else line
 
     def _field(self, field: Field) -> Iterator[str]:
@@ -139,11 +142,10 @@ class Pen:
                 said.append('not started yet')
             if field.owner.migration_uuid is not None and field.owner.role != vocabulary.CURRENT:
                 said.append('leaves by a migration' if field.owner.role == vocabulary.OLD else 'comes by a migration')
-            yield from self._flow(6, said, list(map(len, said)), ' ')     # so that both fit in 80 columns
+            yield from self._flow(6, said, ' ')     # so that both fit in 80 columns
         if field.wipe is not None:
             gauge = self._gauge(field.wipe)
-            said = [*[self._painted(gauge, _COLOURS[field.state])] * bool(gauge), str(field.wipe)]
-            yield from self._flow(6, said, [*[len(gauge)] * bool(gauge), len(said[-1])])
+            yield from self._flow(6, [*[self._painted(gauge, _COLOURS[field.state])] * bool(gauge), str(field.wipe)])
         for reason in field.reasons:
             yield from self._wrapped(_why(reason), 6)
 
@@ -169,10 +171,11 @@ class Pen:
     def _painted(self, text: str, code: str) -> str:
         return f'\x1b[{code}m{text}\x1b[0m' if self._colour else text
 
-    def _flow(self, indent: int, parts: Iterable[str], lengths: Iterable[int], gap: str = _GAP) -> Iterator[str]:
+    def _flow(self, indent: int, parts: Iterable[str], gap: str = _GAP) -> Iterator[str]:
         """Put parts side by side, as many as fit on a line, without breaking any."""
         line, used = '', 0
-        for part, length in zip(parts, lengths, strict=True):
+        for part in parts:
+            length = _length(part)
             if used and indent + used + len(gap) + length > self._width:
                 yield ' ' * indent + line
                 line, used = '', 0
@@ -191,22 +194,12 @@ class Pen:
                 yield ' ' * indent + line
 
 
+def _length(text: str) -> int:
+    return len(_ESCAPE.sub('', text))
+
+
 def _why(reason: Reason) -> str:
     known = [reason.by] if reason.by else []
     if reason.since is not None:
         known.append(f'since {moments.local(reason.since)}')
     return str(reason) + (f' ({", ".join(known)})' if known else '')
-
-
-def pen_for(stdout_encoding: str | None, is_terminal: bool, width: int, environment: Mapping[str, str]) -> Pen:
-    """Return the pen for an output.
-
-    It uses colours only on a terminal that is not dumb, and only if NO_COLOR is not set (https://no-color.org).
-    """
-    try:
-        ''.join(mark for mark, _ascii in _MARKS.values()).encode(stdout_encoding or 'ascii')
-        ascii_only = False
-    except (UnicodeEncodeError, LookupError):
-        ascii_only = True
-    colour = is_terminal and not environment.get('NO_COLOR') and environment.get('TERM') != 'dumb'
-    return Pen(width, colour, ascii_only)

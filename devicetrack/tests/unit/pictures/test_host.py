@@ -124,8 +124,8 @@ class PictureTestCase(pictured.HostTestCase):
 
     # -- in a terminal ------------------------------------------------------------------------------------------------
 
-    def lines(self, width: int = 80, colour: bool = False, ascii_only: bool = False) -> list[str]:
-        return list(terminal.Pen(width, colour, ascii_only).hosts([self.read()]))
+    def lines(self, width: int = 80, colour: bool = False, encoding: str = 'utf-8') -> list[str]:
+        return list(terminal.Pen(width, colour, encoding).hosts([self.read()]))
 
     def test_fits_a_terminal(self) -> None:
         for width in (80, 120, 160):
@@ -157,30 +157,12 @@ class PictureTestCase(pictured.HostTestCase):
         self.assertNotEqual(self.lines(), coloured)
 
     def test_ascii_is_enough(self) -> None:
-        lines = self.lines(ascii_only=True)
+        lines = self.lines(encoding='ascii')
         self.assertTrue('\n'.join(lines).isascii())
         self.assertTrue(any('############....' in line and '3,072 of 4,096 MiB' in line for line in lines), lines)
 
     def test_devices_of_which_there_is_nothing_to_say_share_lines(self) -> None:
         self.assertIn('    □ free      d2  d3  d4  d6  d7  d8  d9  d11', self.lines())
-
-
-class PenTestCase(base.TestCase):
-
-    def colours(self, is_terminal: bool = True, encoding: str = 'utf-8', **environment: str) -> tuple[bool, bool]:
-        pen = terminal.pen_for(encoding, is_terminal, 80, environment)
-        parent = pictures.ParentPicture('k', None, (pictures.Field('k', 'one', report.HELD, 1, 'C', None),))
-        drawn = '\n'.join(pen.hosts([pictures.HostPicture('a', True, (pictures.NodePicture(0, (parent,)),))]))
-        return '\x1b[' in drawn, drawn.isascii()
-
-    def test_colours_are_for_terminals_that_want_them(self) -> None:
-        self.assertEqual((True, False), self.colours())
-        self.assertEqual((True, False), self.colours(NO_COLOR=''))
-        for refused in (self.colours(NO_COLOR='1'), self.colours(TERM='dumb'), self.colours(is_terminal=False)):
-            self.assertEqual((False, False), refused)
-
-    def test_an_output_that_has_ascii_alone_gets_that(self) -> None:
-        self.assertEqual((True, True), self.colours(encoding='ascii'))
 
 
 class CommandTestCase(pictured.HostTestCase):
