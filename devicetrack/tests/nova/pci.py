@@ -45,7 +45,7 @@ class _Tree(pci_sysfs.Tree):
 
     kind: Any
 
-    def functions_again(self) -> list[pci_sysfs.Function]:
+    def functions(self) -> list[pci_sysfs.Function]:
         return list(functions(self.kind.hypervisor.raw().fake))
 
     def silence(self, address: str) -> str | None:

@@ -6,12 +6,12 @@
     bus/pci/devices/<function>/modalias      vendor, product, subsystem and class in one line
     bus/pci/devices/<function>/driver        links to the driver that has it; no link without a driver
     bus/pci/devices/<function>/iommu_group   links to a directory that is called by its number
-    bus/pci/drivers/<driver>/<function>      links to the function, as long as that has its link to the driver
     bus/pci/devices/<function>/physfn        links a virtual function to its physical function
     bus/pci/devices/<function>/virtfn<n>     links a physical function to its virtual function number n
-    class/net/<interface>                    links to a directory below that of its function
-    class/nvme/<controller>                  links to a directory below that of its function
+    bus/pci/devices/<function>/net/<interface>
+    bus/pci/devices/<function>/virtio<n>/net/<interface>    while its driver is virtio-pci
     bus/pci/devices/<function>/nvme/<controller>/serial     while its driver is nvme
+    class/net/<interface>                    links to a directory below that of its function
 
 Three attributes are never opened here, because reading them waits for the lock of the device (device_lock in Linux:
 drivers/pci/iov.c, drivers/pci/pci-sysfs.c, drivers/base/core.c): ``sriov_numvfs``, ``driver_override`` and, in some
@@ -29,13 +29,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
-from collections.abc import Mapping
 import contextlib
 import errno
 import functools
 import os
 import re
-import threading
 from typing import Final
 from typing import NamedTuple
 from typing import TypeVar
@@ -54,14 +52,11 @@ _MODALIAS: Final = re.compile(r'pci:v0000([0-9A-F]{4})d0000([0-9A-F]{4})sv0000([
 _VIRTFN: Final = re.compile(r'virtfn([0-9]+)')
 # A network interface is below the function itself, or below virtio's device, which is below the function.
 _INTERFACE: Final = re.compile(rf'.*/({vocabulary.PCI_ADDRESS.pattern})(?:/virtio[0-9]+)?/net/([^/]+)')
-_CONTROLLER: Final = re.compile(rf'.*/({vocabulary.PCI_ADDRESS.pattern})/nvme/(nvme[0-9]+)')
 _VIRTIO: Final = re.compile(r'virtio[0-9]+')
 NVME_NAME: Final = re.compile(r'nvme[0-9]+')
 # PCI-to-PCI, CardBus and semitransparent PCI-to-PCI bridges (PCI Code and ID Assignment Specification).
 _BRIDGES: Final = ('0604', '0607', '0609')
 _NO_SUBSYSTEM: Final = '0000:0000'
-# After so many looks of Tree.functions_again() every function was read in full.
-LOOKS: Final = 32
 
 # The registers of every function begin with these: vendor to header type, of which bit 7 says something else.
 _HEADER: Final = 16
@@ -129,21 +124,6 @@ class Function(NamedTuple):
         return self.class_code.startswith(_BRIDGES)
 
 
-class Listing(NamedTuple):
-    """The facts about all functions that a few listings show, without reading any function.
-
-    ``links`` has, by address, the number of the function's link in ``bus/pci/devices``. In one boot no other link has
-    that number: the kernel makes a link for each function that appears (bus_add_device in Linux: drivers/base/bus.c)
-    and numbers the links consecutively (__kernfs_new_node in fs/kernfs/dir.c). ``drivers``, ``interfaces`` and
-    ``controllers`` are by address too, as in :class:`Function`.
-    """
-
-    links: Mapping[str, int]
-    drivers: Mapping[str, str]
-    interfaces: Mapping[str, tuple[str, ...]]
-    controllers: Mapping[str, str]
-
-
 class Tree:
     """The PCI functions of this host. Nothing here needs root. Threads may share it.
 
@@ -153,24 +133,18 @@ class Tree:
     def __init__(self, root: str = '/sys') -> None:
         self.root = root
         self._devices = os.path.join(root, 'bus/pci/devices')
-        # What functions_again() found last: their links, the functions, and whose turn it is.
-        self._links: Mapping[str, int] = {}
-        self._known: dict[str, Function] = {}
-        self._turn = 0
-        self._mutex = threading.Lock()
 
     def path(self, address: str) -> str:
         """Return the path of a function, whether it exists or not."""
         return os.path.join(self._devices, address)
 
-    def links(self) -> Mapping[str, int]:
-        """List all functions as :attr:`Listing.links` has them.
+    def addresses(self) -> list[str]:
+        """List the addresses of all functions, in their order.
 
         :raises CommandFailed: they cannot be listed
         """
         try:
-            with os.scandir(self._devices) as entries:
-                return {entry.name: entry.inode() for entry in entries if vocabulary.PCI_ADDRESS.fullmatch(entry.name)}
+            return sorted(filter(vocabulary.PCI_ADDRESS.fullmatch, os.listdir(self._devices)))
         except OSError as error:
             raise exception.CommandFailed(f'listing {self._devices}', str(error.strerror)) from error
 
@@ -179,83 +153,8 @@ class Tree:
 
         :raises CommandFailed: they cannot be listed; one that cannot be read has a ``problem`` instead
         """
-        look = self.look()
-        return self.read(sorted(look.links), look)
-
-    def functions_again(self) -> list[Function]:
-        """As :meth:`functions`, and each is read in full only when it may have changed.
-
-        An audit reads them all, and a host has thousands. Every audit reads what a few listings show: which functions
-        there are, which driver each has, its network interfaces and its controller. It reads the rest of a function
-        again only when one of these changed. That is right because the rest depends on them:
-
-        - Another function at the address has another link in sysfs, and so has the same function after it left the bus.
-        - Vendor, product, subsystem, class, physical function and number of a virtual one never change while it is
-          there.
-        - The IOMMU group is assigned when a function comes or gets a driver. A function without a group is read every
-          time.
-        - The number of possible virtual functions is up to the driver. The list of all functions shows which ones
-          exist: when that list changed, physical functions are read again.
-        - A function with an NVMe controller, or one that could not be read, is read in full every time.
-
-        An administrator can write a reset method or a NUMA node while nothing else changes. So each look reads a part
-        of the functions in full, and ``LOOKS`` looks read them all. Nobody hands out or takes back a function by the
-        remembered values: that code reads the function itself, and the host's use of functions is read every time.
-
-        The kernel counts its events (``/sys/kernel/uevent_seqnum``). This ignores the count: a driver has a
-        function for a while before the kernel sends the event, and on a host with guests the count changes all the
-        time.
-
-        :raises CommandFailed: they cannot be listed; one that cannot be read has a ``problem`` instead
-        """
-        with self._mutex:
-            # The look comes first, so that the next look notices anything that changes after it.
-            look = self.look()
-            addresses = sorted(look.links)
-            # Read neighbours together, because a virtual function is read with its physical one.
-            some = set(addresses[self._turn * len(addresses) // LOOKS:(self._turn + 1) * len(addresses) // LOOKS])
-            self._turn = (self._turn + 1) % LOOKS
-            others_came_or_went = look.links != self._links
-            kept = {address: known for address in addresses
-                    if address not in some and (known := self._as_known(address, look)) is not None
-                    and not (others_came_or_went and known.total_vfs)}
-            kept.update((function.address, function) for function in self.read(
-                [address for address in addresses if address not in kept], look))
-            # One that was kept belongs to its physical function as that is now.
-            for address, function in kept.items():
-                if function.physfn is not None and (parent := kept.get(function.physfn)) is not function.parent:
-                    kept[address] = function._replace(parent=parent)
-            self._links, self._known = look.links, kept
-            return [kept[address] for address in addresses if address in kept]
-
-    def _as_known(self, address: str, look: Listing) -> Function | None:
-        """Return a function as it was read last, if nothing shows that it has changed."""
-        known = self._known.get(address)
-        if known is None or look.links[address] != self._links.get(address) or address in look.controllers:
-            return None
-        if known.problem is not None or known.iommu_group is None or known.serial is not None:
-            return None
-        there = look.drivers.get(address), look.interfaces.get(address, ())
-        return known if there == (known.driver, known.net) else None
-
-    def look(self) -> Listing:
-        """List the functions, and the driver of each.
-
-        :raises CommandFailed: they cannot be listed
-        """
-        links = self.links()
-        drivers = {address: driver for driver in self._list('bus/pci/drivers')
-                   for address in self._list(f'bus/pci/drivers/{driver}') if address in links}
-        return Listing(links, drivers, self._interfaces(), self._controllers())
-
-    def read(self, addresses: Iterable[str], look: Listing) -> list[Function]:
-        """Read some functions, in this order. One that goes away meanwhile is left out.
-
-        :raises CommandFailed: the functions of this host cannot be listed
-        """
         with self._listing() as devices:
-            reader = _Reader(devices, lambda address: (look.interfaces.get(address, ()), look.controllers.get(address)))
-            return [function for function in map(reader.function, addresses) if function is not None]
+            return [function for function in map(_Reader(devices).function, self.addresses()) if function is not None]
 
     def function(self, address: str) -> Function | None:
         """Read one function; None if there is none of this address.
@@ -265,30 +164,14 @@ class Tree:
         if not vocabulary.PCI_ADDRESS.fullmatch(address):
             return None
         with self._listing() as devices:
-            return _Reader(devices, self._below).function(address)
-
-    def _below(self, address: str) -> tuple[tuple[str, ...], str | None]:
-        """Find the interfaces and the controller of one function: its directory has what those of classes have."""
-        below = f'bus/pci/devices/{address}'
-        interfaces: list[str] = []
-        controller = None
-        # If a directory cannot be listed, the reader reports why.
-        with contextlib.suppress(exception.CommandFailed):
-            for name in self._list(below):
-                if name == 'net':
-                    interfaces += self._list(f'{below}/net')
-                elif _VIRTIO.fullmatch(name):
-                    interfaces += self._list(f'{below}/{name}/net')
-                elif name == 'nvme':
-                    controller = next(filter(NVME_NAME.fullmatch, self._list(f'{below}/nvme')), None)
-        return tuple(sorted(interfaces)), controller
+            return _Reader(devices).function(address)
 
     def group(self, number: int) -> tuple[str, ...]:
         """Return the addresses of the functions in an IOMMU group, bridges too; none if there is no such group.
 
         :raises CommandFailed: they cannot be listed
         """
-        names = self._list(f'kernel/iommu_groups/{number}/devices')
+        names = kernel_files.names(self.root, f'kernel/iommu_groups/{number}/devices')
         return tuple(sorted(filter(vocabulary.PCI_ADDRESS.fullmatch, names)))
 
     def is_alone(self, address: str) -> bool:
@@ -386,38 +269,15 @@ class Tree:
         finally:
             os.close(devices)
 
-    def _list(self, name: str) -> list[str]:
-        return kernel_files.names(self.root, name)
-
-    def _linked(self, name: str, target: re.Pattern[str]) -> Iterator[tuple[str, str]]:
-        """Find the links of a class that lead below a function, sorted by name; yield the parts of each target."""
-        directory = os.path.join(self.root, name)
-        for entry in sorted(self._list(name)):
-            with contextlib.suppress(OSError):              # a file beside the links, or it went away
-                found = target.fullmatch(os.readlink(f'{directory}/{entry}'))
-                if found is not None:
-                    yield found[1], found[2]
-
-    def _interfaces(self) -> Mapping[str, tuple[str, ...]]:
-        found: dict[str, tuple[str, ...]] = {}
-        for address, name in self._linked('class/net', _INTERFACE):
-            found[address] = (*found.get(address, ()), name)
-        return found
-
-    def _controllers(self) -> Mapping[str, str]:
-        """The names of NVMe controllers, by the addresses of their functions."""
-        return dict(self._linked('class/nvme', _CONTROLLER))
-
 
 class _Reader:
     """Reads functions, each once, and a physical function before its virtual ones.
 
     :param devices: the descriptor of the directory with all functions
-    :param below: returns the names of a function's network interfaces and of its NVMe controller, by its address
     """
 
-    def __init__(self, devices: int, below: Callable[[str], tuple[tuple[str, ...], str | None]]) -> None:
-        self._devices, self._below = devices, below
+    def __init__(self, devices: int) -> None:
+        self._devices = devices
         self._known: dict[str, Function | None] = {}
         # By address of a virtual function: its physical function, whose link led to it, and its number.
         self._parents: dict[str, tuple[str, int]] = {}
@@ -441,13 +301,14 @@ class _Reader:
             os.close(directory)
 
     def _read(self, address: str, at: _Directory) -> Function | None:
+        names = at.names()
         total_vfs = 0
         vfs: tuple[str, ...] = ()
         parent = None
         physfn, number = self._parents.get(address, (None, None))
         # Unless links of its physical function have led here already, it may be a physical one itself.
         if physfn is None and (total_vfs := at.read('sriov_totalvfs', _count) or 0) > 0:
-            vfs = self._vfs(address, at)
+            vfs = self._vfs(address, at, names)
         elif physfn is not None or (physfn := at.link('physfn', _address)) is not None:
             parent = self.function(physfn)
             number = self._parents.get(address, (physfn, None))[1]
@@ -457,8 +318,9 @@ class _Reader:
         group = at.link('iommu_group', int)
         node = at.read('numa_node', int)
         methods = at.read('reset_method', str.split)
-        # Read by this function's directory, since another function's controller may have the name by now.
-        interfaces, controller = self._below(address)
+        interfaces = [interface for name in names if name == 'net' or _VIRTIO.fullmatch(name)
+                      for interface in at.names(name if name == 'net' else f'{name}/net')]
+        controller = next(filter(NVME_NAME.fullmatch, at.names('nvme') if 'nvme' in names else ()), None)
         serial = None if controller is None else at.read(f'nvme/{controller}/serial', _serial)
         # Every function has a modalias. If it can be read last, the function was there all the time, and an attribute
         # that was missing before really does not exist.
@@ -471,7 +333,7 @@ class _Reader:
         return Function(
             address, identity.vendor_id, identity.product_id, identity.subsystem, identity.class_code, driver, group,
             node if node is not None and node >= 0 else None, physfn, number, vfs, total_vfs, tuple(methods or ()),
-            serial or None, interfaces, at.problem, parent)
+            serial or None, tuple(sorted(interfaces)), at.problem, parent)
 
     def _is_there(self, address: str) -> bool:
         try:
@@ -480,10 +342,10 @@ class _Reader:
             return False
         return True
 
-    def _vfs(self, address: str, at: _Directory) -> tuple[str, ...]:
+    def _vfs(self, address: str, at: _Directory, names: Iterable[str]) -> tuple[str, ...]:
         """Read the virtual functions of a physical one, and remember to which physical one they belong."""
         found = {}
-        for name in at.names():
+        for name in names:
             number = _VIRTFN.fullmatch(name)
             if number is not None and (vf := at.link(name, _address)) is not None:
                 found[int(number[1])] = vf
@@ -498,15 +360,16 @@ class _Directory:
         self._descriptor = descriptor
         self.problem: str | None = None
 
-    def names(self) -> list[str]:
+    def names(self, name: str = '.') -> list[str]:
+        """Return the names in the directory, or in one below it; none if there is no such directory."""
         try:
-            listed = os.open('.', _LIST, dir_fd=self._descriptor)
+            listed = os.open(name, _LIST, dir_fd=self._descriptor)
             try:
                 return os.listdir(listed)
             finally:
                 os.close(listed)
         except OSError as error:
-            self.fail('directory', error)
+            self.fail('directory' if name == '.' else name, error)
             return []
 
     def read(self, name: str, parse: Callable[[str], _Value]) -> _Value | None:

@@ -69,7 +69,7 @@ class VGPUs(pci_sysfs.Tree):
 
         :raises DriverError: they cannot be listed, or it cannot be read to which card one belongs
         """
-        found = (self._vgpu(name) for name in sorted(self.links()) if self._may_have(name))
+        found = (self._vgpu(name) for name in self.addresses() if self._may_have(name))
         return [function for function in found if function is not None]
 
     def vgpu(self, address: str) -> VGPUFunction | None:
@@ -85,7 +85,7 @@ class VGPUs(pci_sysfs.Tree):
         :raises DriverError: they cannot be read
         """
         found = set()
-        for name in self.links():
+        for name in self.addresses():
             # Other devices have no such link, nor has a function that went away just now.
             with contextlib.suppress(OSError):
                 parent = os.path.basename(os.readlink(self._path(name, 'physfn')))

@@ -113,7 +113,7 @@ class PCI(api.DeviceKind):
         self._serials = pci_cards.SerialNumbers(self.tree, lambda: self._memory,
                                                    hypervisor.calls(pci_cards.READ_S))
         self._identity = pci_identity.Identity(self.tree, self._serials, lambda: self._places, self._like_row)
-        self._follower = pci_places.Follower(self.tree, self._serials, lambda: self._memory)
+        self._follower = pci_places.Follower(self._serials, lambda: self._memory)
         self._vfs = pci_vfs.Maker(self.tree, self.options.vfs, self.options.vfs_timeout_s,
                                  hypervisor.calls(self.options.vfs_timeout_s + pci_vfs.LONGER_S))
         self._secondaries = pci_vfs.Secondaries(self.tree, self.options.vfs)
@@ -185,8 +185,9 @@ class PCI(api.DeviceKind):
             return locked(places.name(address))
 
         self._vfs.make(is_held, locked_there)
-        self._secondaries.bring_online(self.options.ours, is_held, locked_there)
-        self._follower.follow(recorded, places)
+        functions = {function.address: function for function in self.tree.functions()}
+        self._secondaries.bring_online(functions.values(), self.options.ours, is_held, locked_there)
+        self._follower.follow(recorded, places, functions)
         self._recorded = rows = pci_places.rows(recorded)
         # Compare ports last, because follow() may just have found functions at other addresses than their rows say.
         self._differing = dict(pci_ports.differences(self.tree, rows, self._in_guest))
@@ -210,7 +211,7 @@ class PCI(api.DeviceKind):
     # -- stock --------------------------------------------------------------------------------------------------------
 
     def stock(self) -> api.Stock:
-        functions = self._in_stock = {function.address: function for function in self.tree.functions_again()}
+        functions = self._in_stock = {function.address: function for function in self.tree.functions()}
         places = self._places
         known = {address: self._as_recorded(function, places) for address, function in functions.items()}
         offered = {address: (function, spec) for address, function in known.items() if not function.is_bridge
@@ -261,7 +262,7 @@ class PCI(api.DeviceKind):
     def observed(self) -> api.Stock:
         if not self.options.observed:
             return api.Stock()
-        functions = {function.address: function for function in self.tree.functions_again()}
+        functions = {function.address: function for function in self.tree.functions()}
         watched = {address: spec for address, function in functions.items()
                    if (spec := self.options.observed_spec(function)) is not None}
         cards = self._serials.of(map(functions.__getitem__, watched), True, asks=False)
@@ -411,7 +412,7 @@ class PCI(api.DeviceKind):
 
     def _functions(self) -> Mapping[str, pci_sysfs.Function]:
         """Return the functions of the last stock by address."""
-        return self._in_stock or {function.address: function for function in self.tree.functions_again()}
+        return self._in_stock or {function.address: function for function in self.tree.functions()}
 
     def _alike(self, cards: Collection[str | None]) -> pci_cards.Alike:
         """Compare the disks of some sorts of cards."""

@@ -84,8 +84,7 @@ class Followed:
 
     ``moved`` has, by name, the new addresses of rows that follow their cards. ``withheld`` says, by address, why a
     function is not handed out. ``lost`` are the sorts (vendor and product) of functions that rows miss. ``compared``
-    are the addresses of functions that could be compared with the missing ones. ``unread`` has the other functions of
-    these sorts, and those whose sort cannot be read, each with its driver and product then.
+    are the addresses of functions that could be compared with the missing ones.
     """
 
     def __init__(self) -> None:
@@ -93,7 +92,6 @@ class Followed:
         self.withheld: dict[str, str] = {}
         self.lost: set[tuple[str, str]] = set()
         self.compared: set[str] = set()
-        self.unread: dict[str, tuple[str | None, str]] = {}
 
     def problem(self, function: pci_sysfs.Function) -> str | None:
         """Return why nobody gets a function now; None if it is certainly not one that a row misses."""
@@ -107,35 +105,26 @@ class Followed:
 
 
 class Follower:
-    """Compares the rows of one host with its functions, again and again. ``followed`` is the last result.
+    """Compares the rows of one host with its functions. ``followed`` is the last result.
 
     ``alike`` has the text of :class:`.pci_cards.Alike` by the names of rows in doubt.
 
     :param memory: remembers addresses for this boot
     """
 
-    def __init__(self, tree: pci_sysfs.Tree, serials: pci_cards.SerialNumbers,
-                 memory: Callable[[], pci_memory.Memory]) -> None:
-        self._tree, self._serials, self._memory = tree, serials, memory
+    def __init__(self, serials: pci_cards.SerialNumbers, memory: Callable[[], pci_memory.Memory]) -> None:
+        self._serials, self._memory = serials, memory
         self.followed = Followed()
         self.alike: Mapping[str, str] = {}
-        self._seen: tuple[Mapping[str, int], Sequence[tuple[str, bool]]] = {}, ()
 
-    def follow(self, recorded: Mapping[str, str], places: Places) -> None:
+    def follow(self, recorded: Mapping[str, str], places: Places, functions: Mapping[str, pci_sysfs.Function]) -> None:
         """Find rows whose functions have moved to other addresses.
 
-        Cards seldom come and go. So this compares only when the list of functions has changed, when the rows have
-        changed while one misses its function, or when a function that could not be read may be readable now.
-
         :param recorded: the details of rows by name
-        :raises CommandFailed: the functions cannot be listed, or the memory cannot be used
+        :param functions: all functions of the host, by address
+        :raises CommandFailed: the memory cannot be used
         """
-        recorded_now, links = rows(recorded), self._tree.links()
-        if self._seen == (links, self._watched(recorded_now, places.doubted)) and not any(
-                (function := self._tree.function(address)) is None or (function.driver, function.product_id) != then
-                for address, then in self.followed.unread.items()):
-            return
-        functions = {function.address: function for function in self._tree.functions_again()}
+        recorded_now = rows(recorded)
         sorts = {(row.vendor_id, row.product_id) for row in recorded_now.values()}
         of_rows = set(map(pci_cards.card_of_row, recorded_now.values()))
         cards = self._serials.of(function for function in functions.values()
@@ -150,14 +139,6 @@ class Follower:
                                {name: disks.like(recorded_now[name]) for name in self.alike})
         if self.followed.moved:
             memory.move(self.followed.moved)
-        self._seen = links, self._watched(recorded_now, doubted)
-
-    def _watched(self, recorded: Mapping[str, PCIDetails], doubted: Mapping[str, str]) -> list[tuple[str, bool]]:
-        """Return the names of rows whose coming, going or doubt changes the result."""
-        # A row may still get the name that tells its disk from others.
-        return sorted((name, name in doubted) for name, row in recorded.items()
-                      if self.followed.lost or name in doubted or (row.disks != '' and not (
-                          (row.serial or row.parent_serial) and row.nvm_subsystem)))
 
 
 def follow(recorded: Mapping[str, PCIDetails], places: Places, functions: Mapping[str, pci_sysfs.Function],
@@ -173,8 +154,6 @@ def follow(recorded: Mapping[str, PCIDetails], places: Places, functions: Mappin
     :param alike: by the names of rows in doubt, where the disks are that may be theirs
     """
     found = Followed()
-    found.unread.update((address, (function.driver, '')) for address, function in functions.items()
-                        if not function.product_id)
     # A card without a serial number cannot be found again.
     missed = {name: row for name, row in recorded.items() if name in places.doubted or (
         _key_of(row) is not None and not _is_there(row, functions.get(places.address(name)), cards))}
@@ -187,7 +166,6 @@ def follow(recorded: Mapping[str, PCIDetails], places: Places, functions: Mappin
         if _sort(function) in found.lost:
             evidence = cards.evidence(function, _ALL)
             if None in evidence:
-                found.unread[address] = function.driver, function.product_id
                 continue
             found.compared.add(address)
             key = _key(function.vendor_id, function.product_id, function.subsystem or '', evidence,

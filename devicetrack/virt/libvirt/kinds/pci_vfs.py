@@ -98,8 +98,6 @@ class Maker:
                  calls: bounded.Calls) -> None:
         self._tree, self._rules, self._timeout_s, self._calls = tree, rules, timeout_s, calls
         self.faults: Mapping[str, str] = {}
-        self._seen: Mapping[str, int] = {}
-        self._matched: Sequence[str] = ()
         self._drivers_number: dict[str, int] = {}       # by address: how many its driver made, whatever was asked for
         self._late: dict[str, int] = {}         # by address: the number of the directory of a function that timed out
 
@@ -113,42 +111,24 @@ class Maker:
         """
         if not any(rule.number for rule in self._rules):
             return
-        faults = self._find()
-        for address in self._matched:
-            fault = self._make(address, is_held, locked)
-            if fault is not None:
-                faults[address] = fault
-        self.faults = faults
+        functions = {function.address: function for function in self._tree.functions()}
+        named = {address for rule in self._rules if rule.number
+                 and (address := pci_matching.one_address(rule.match)) is not None}
+        faults: dict[str, str | None] = dict.fromkeys(named - functions.keys(), 'no PCI function has this address')
+        for address, function in functions.items():
+            rule = of(self._rules, function) if function.physfn is None else None
+            if rule is not None and rule.number is not None and (function.total_vfs or address in named):
+                faults[address] = self._make(function, rule, rule.number, is_held, locked)
+        self.faults = {address: fault for address, fault in faults.items() if fault is not None}
 
-    def _find(self) -> dict[str, str]:
-        """Find the physical functions that rules match; return a fault for each address that no function has."""
-        there = self._tree.links()
-        faults = {address: 'no PCI function has this address' for address in self._named() if address not in there}
-        if there != self._seen:                 # cards seldom come and go
-            functions = {function.address: function for function in self._tree.functions() if function.physfn is None}
-            named = self._named()
-            self._matched = [address for address, function in functions.items()
-                             if (rule := of(self._rules, function)) is not None and rule.number
-                             and (function.total_vfs or address in named)]
-            self._seen = there
-        return faults
-
-    def _named(self) -> Collection[str]:
-        """Return the addresses that rules with a number spell out."""
-        return {address for rule in self._rules if rule.number
-                and (address := pci_matching.one_address(rule.match)) is not None}
-
-    def _make(self, address: str, is_held: Callable[[str], bool], locked: api.Locked) -> str | None:
+    def _make(self, function: pci_sysfs.Function, rule: VFRule, number: int, is_held: Callable[[str], bool],
+              locked: api.Locked) -> str | None:
         """Make the virtual functions of one physical one; return why it does not have them, or None."""
-        function = self._tree.function(address)
-        rule = None if function is None else of(self._rules, function)
-        if function is None or rule is None or rule.number is None:
-            return None
-        why_not = _why_not(function, rule.number)
-        if why_not is not None or len(function.vfs) == rule.number:
+        address, why_not = function.address, _why_not(function, number)
+        if why_not is not None or len(function.vfs) == number:
             return why_not
         if function.vfs:
-            return self._has_others(address, len(function.vfs), rule.number)
+            return self._has_others(address, len(function.vfs), number)
         with locked(address) as is_locked, contextlib.ExitStack() as locks:
             try:
                 # Managers with other state directories share only this lock.
@@ -157,10 +137,10 @@ class Maker:
                 is_locked = False
             if not is_locked or is_held(address):
                 return None                     # its owner has all of it; an audit makes them once it is back
-            return self._set(function, rule)
+            return self._set(function, rule, number)
 
-    def _set(self, function: pci_sysfs.Function, rule: VFRule) -> str | None:
-        address, number = function.address, rule.number or 0
+    def _set(self, function: pci_sysfs.Function, rule: VFRule, number: int) -> str | None:
+        address = function.address
         if pci_variants.is_vfio(function.driver):
             return f'its {number} virtual functions cannot be made: it has a driver for guests, {function.driver}'
         try:
@@ -238,8 +218,6 @@ class Secondaries:
     def __init__(self, tree: pci_sysfs.Tree, rules: Sequence[VFRule]) -> None:
         self._tree, self._rules = tree, rules
         self._failures: Mapping[str, str] = {}
-        self._links: Mapping[str, int] = {}
-        self._found: Sequence[pci_sysfs.Function] = ()
 
     def asking(self) -> Ask:
         """Return a function that asks each controller once."""
@@ -252,21 +230,18 @@ class Secondaries:
 
         return ask
 
-    def bring_online(self, spec_of: Callable[[pci_sysfs.Function], object | None], is_held: Callable[[str], bool],
+    def bring_online(self, functions: Iterable[pci_sysfs.Function],
+                     spec_of: Callable[[pci_sysfs.Function], object | None], is_held: Callable[[str], bool],
                      locked: api.Locked) -> None:
         """Bring the controllers online that no guest has. If no instance has one either, a host driver takes it.
 
+        :param functions: all functions of the host
         :param spec_of: returns the spec by which a virtual function is offered, or None if it is not offered
         :param is_held: whether an instance has the function at an address. It is called with the function's lock held
         :param locked: as for :meth:`.api.DeviceKind.prepare`, by address
-        :raises CommandFailed: the functions of this host cannot be listed
         """
-        if (links := self._tree.links()) != self._links:
-            self._found = [function for function in self._tree.functions_again()
-                           if function.physfn is not None and pci_cards.is_nvme(function)]
-            self._links = links
         ask, failures = self.asking(), dict[str, str]()
-        for function in self._found:
+        for function in functions:
             if not self._is_offline(function, ask) or spec_of(function) is None:
                 continue
             with locked(function.address) as is_locked:
