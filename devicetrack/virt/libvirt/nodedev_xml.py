@@ -154,16 +154,6 @@ def parse_mdev(text: str, document: str = 'node device XML') -> Mdev:
         number)
 
 
-def mdev_names(uuid: str, parent_address: str | None) -> tuple[str, ...]:
-    """Return the node-device names that a mediated device most likely has, the likelier first.
-
-    Newer versions of libvirt add the parent's address and older ones do not; other endings happen. So a device with
-    such a name may be a different device, and the wanted device may have a different name.
-    """
-    name = 'mdev_' + details.NOT_IN_NAMES.sub('_', uuid)
-    return (f'{name}_{details.NOT_IN_NAMES.sub("_", parent_address)}', name) if parent_address else (name,)
-
-
 def definition(uuid: str, device_type: str, parent: str) -> str:
     """Write the document that makes one mediated device. ``parent`` is a node-device name."""
     device = etree.Element('device')

@@ -39,7 +39,6 @@ class Node:
         self.fail: dict[str, Exception] = {}
         self.units = 24
         self.functions: list[str] = []          # parents beside PARENT, which make one device of mtty-2 each
-        self.lists = 0
         self.done: list[tuple[str, str]] = []
 
     def calls(self, timeout_s: float) -> bounded.Calls:
@@ -77,7 +76,6 @@ class Node:
         return [ParentDevice(self), *(Function(self, name) for name in self.functions)]
 
     def mdevs(self) -> list[Any]:
-        self.lists += 1
         return [device for device in self.existing.values() if device.heard_of]
 
     def node_device(self, name: str) -> Any:

@@ -80,20 +80,6 @@ class ParentTestCase(base.TestCase):
         self.assertEqual(('a<b', 'p&q', UUID), (found.type, found.parent, found.uuid))
 
 
-class NamesTestCase(base.TestCase):
-
-    def test_the_likeliest_is_that_of_captured_documents(self) -> None:
-        for version in ('9.0.0', '11.3.0'):
-            for document in ('started', 'defined-not-started', 'unknown-parent'):
-                found = nodedev_xml.parse_mdev(data.read(f'libvirt-{version}-nodedev-mdev-{document}.xml'))
-                self.assertEqual(found.name, nodedev_xml.mdev_names(found.uuid, found.parent_address)[0])
-
-    def test_an_address_becomes_a_part_of_the_name(self) -> None:
-        name = f'mdev_{UUID.replace("-", "_")}'
-        self.assertEqual((f'{name}_0000_84_00_0', name), nodedev_xml.mdev_names(UUID, '0000:84:00.0'))
-        self.assertEqual((name,), nodedev_xml.mdev_names(UUID, None))
-
-
 class BadDocumentTestCase(base.TestCase):
     scenarios = base.table(
         ('a domain', nodedev_xml.parse_parent, '<domain/>', 'root element'),

@@ -366,11 +366,8 @@ class Mdev(typed_kind.TypedKind):
 
         :raises DeviceGone: another device has its UUID
         """
-        device = self.devices.active(assignment.identifier, mdev_devices.address_of(assignment, parents), parents)
-        if device is not None and mdev_devices.is_of(assignment, device, parents):
-            return device
         found = self.devices.of(assignment.identifier, parents)
-        for device in found:
+        for device in sorted(found, key=lambda device: not device.active):
             if mdev_devices.is_of(assignment, device, parents):
                 return device
         if found:

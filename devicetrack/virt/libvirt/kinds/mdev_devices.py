@@ -133,32 +133,9 @@ class Devices:
         listed = self._listed(parents, f'mdev_{uuid.replace("-", "_")}', (uuid,))
         return [device for device in listed if device.uuid == uuid]
 
-    def active(self, uuid: str, address: str | None, parents: Parents) -> Device | None:
-        """Find the existing device with a UUID, if that is possible without listing every device of the host.
-
-        :param address: the address of its parent
-        """
-        if self.kernel.answers:
-            return self._in_kernel(uuid, parents)
-        device = self.named(uuid, address, parents)
-        return device if device is not None and device.active else None
-
-    def named(self, uuid: str, address: str | None, parents: Parents) -> Device | None:
-        """Look up a device in libvirt by its usual names.
-
-        None proves nothing: the device may have another name, and then only the list has it.
-        """
-        for name in nodedev_xml.mdev_names(uuid, address):
-            handle = self._hypervisor.node_device(name)
-            device = None if handle is None else self._read(handle, parents)
-            if device is not None and device.uuid == uuid:
-                return device
-        return None
-
     def definition(self, assignment: DeviceAssignment, parents: Parents) -> connection.NodeDevice | None:
         """Find libvirt's handle of the assignment's definition; None if libvirt knows none."""
-        named = self.named(assignment.identifier, address_of(assignment, parents), parents)
-        for device in (named,) if named is not None else self.of(assignment.identifier, parents):
+        for device in self.of(assignment.identifier, parents):
             if device.handle is not None and is_of(assignment, device, parents) and device.handle.is_persistent():
                 return device.handle
         return None
@@ -237,12 +214,3 @@ def is_at(assignment: DeviceAssignment, parent: nodedev_xml.Parent, parents: Par
     return parent.name == wanted or (
         parents.named(parent.name) is None and details.is_name_of(wanted, parent.address)) or (
         details.is_name_of(parent.name, wanted))
-
-
-def address_of(assignment: DeviceAssignment, parents: Parents) -> str | None:
-    """Return the address of the parent of an assignment's device."""
-    wanted = assignment.details
-    parent = parents.assigned(assignment)
-    # Without a PCI address the parent may have its address as its name.
-    address: str | None = wanted.parent_address or wanted.parent if parent is None else parent.address
-    return address
