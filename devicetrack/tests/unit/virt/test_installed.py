@@ -550,14 +550,6 @@ class ConstructorTestCase(base.TestCase):
         driver = libvirt_driver.LibvirtDriver('host', self.conf, self.state_path, [Remembering])
         self.assertEqual([self.state_path, driver.boot_id()], seen)
 
-    def test_a_kind_without_a_host_has_neither(self) -> None:
-        kind = Tape(self.conf, None)  # type: ignore[arg-type]
-        for name in ('state_path', 'boot_id'):
-            error = self.assertRaises(RuntimeError, getattr, kind, name)
-            self.assertIn(f'the device kind tape has no {name}: make it with Tape.made_for', str(error))
-        kind.state_path, kind.boot_id = '/srv', lambda: 'today'
-        self.assertEqual(('/srv', 'today'), (kind.state_path, kind.boot_id()))
-
 
 class AliasesTestCase(base.TestCase):
 

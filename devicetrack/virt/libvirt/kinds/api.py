@@ -21,7 +21,6 @@ from typing import Any
 from typing import ClassVar
 from typing import NamedTuple
 from typing import Self
-from typing import TypeVar
 
 from devicetrack import vocabulary
 from devicetrack.exception import CommandFailed
@@ -41,8 +40,6 @@ from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import device_users
 from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt import guest_xml
-
-_Value = TypeVar('_Value')
 
 
 class Stock(NamedTuple):
@@ -93,7 +90,7 @@ class DeviceKind(abc.ABC):
 
     ``state_path`` is the host's state directory, an absolute path, for a kind that has to remember something.
     ``boot_id()`` names this boot of the host. The driver makes a kind with :meth:`made_for`, so the constructor can
-    read both. In a kind that was made without :meth:`made_for`, reading them is a ``RuntimeError`` until they are set.
+    read both. A kind that was made without :meth:`made_for` has neither until they are set.
     """
 
     name: ClassVar[str]
@@ -111,8 +108,8 @@ class DeviceKind(abc.ABC):
     prepares: ClassVar[bool] = False
     """Whether :meth:`prepare` does anything."""
 
-    _state_path: str | None = None
-    _boot_id: Callable[[], str] | None = None
+    state_path: str
+    boot_id: Callable[[], str]
 
     def __init__(self, conf: Any, hypervisor: connection.Connection) -> None:
         self.conf, self.hypervisor = conf, hypervisor
@@ -125,30 +122,6 @@ class DeviceKind(abc.ABC):
         kind.state_path, kind.boot_id = os.path.abspath(state_path), boot_id
         cls.__init__(kind, conf, hypervisor)
         return kind
-
-    # There is no default: an empty directory would make relative paths, and an empty name would be one of a boot.
-
-    @property
-    def state_path(self) -> str:
-        return self._of_host('state_path', self._state_path)
-
-    @state_path.setter
-    def state_path(self, path: str) -> None:
-        self._state_path = path
-
-    @property
-    def boot_id(self) -> Callable[[], str]:
-        return self._of_host('boot_id', self._boot_id)
-
-    @boot_id.setter
-    def boot_id(self, boot_id: Callable[[], str]) -> None:
-        self._boot_id = boot_id
-
-    def _of_host(self, name: str, value: _Value | None) -> _Value:
-        if value is None:
-            raise RuntimeError(f'the device kind {self.name} has no {name}: make it with '
-                               f'{type(self).__name__}.made_for, or set it first')
-        return value
 
     @property
     @abc.abstractmethod
