@@ -12,6 +12,7 @@ import collections
 import collections.abc
 from collections.abc import Callable
 from collections.abc import Collection
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
@@ -108,27 +109,22 @@ def _make(cls: type[api.DeviceKind], conf: Any, hypervisor: connection.Connectio
     return kind
 
 
-class mistakes(contextlib.AbstractContextManager[None]):
-    """Turns an error of the kind's code in the block into DeviceKindFailed. A DriverError is left as it is.
-
-    This is a class because a generator takes several times as long, and every definition of every guest is read in it.
+@contextlib.contextmanager
+def mistakes(kind: api.DeviceKind, method: str, tell: bool = True) -> Iterator[None]:
+    """Turn an error of the kind's code in the block into DeviceKindFailed. A DriverError is left as it is.
 
     :param method: the kind's method that is called in the block
     :param tell: log the error with its traceback, which the author of the kind needs. False if the caller does
     """
-
-    __slots__ = ('_kind', '_method', '_tell')
-
-    def __init__(self, kind: api.DeviceKind, method: str, tell: bool = True) -> None:
-        self._kind, self._method, self._tell = kind, method, tell
-
-    def __exit__(self, cls: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
-        if not isinstance(error, Exception) or isinstance(error, exception.DriverError):
-            return
-        reason = f'its {self._method} fails with {_said(error)}'
-        if self._tell:
-            LOG.warning('Device kind %s made a mistake: %s', self._kind.name, reason, exc_info=error)
-        raise exception.DeviceKindFailed(self._kind.name, reason) from error
+    try:
+        yield
+    except exception.DriverError:
+        raise
+    except Exception as error:
+        reason = f'its {method} fails with {_said(error)}'
+        if tell:
+            LOG.warning('Device kind %s made a mistake: %s', kind.name, reason, exc_info=error)
+        raise exception.DeviceKindFailed(kind.name, reason) from error
 
 
 def call(kind: api.DeviceKind, method: str, *arguments: Any) -> Any:
