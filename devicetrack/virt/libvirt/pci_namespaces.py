@@ -192,35 +192,27 @@ def difference(recorded: NamespaceRecord, found: NamespaceRecord, formatted: boo
     return None
 
 
-class Mismatch(NamedTuple):
-    """How the kernel shows namespaces otherwise than their controller has them, and what helps if that stays so."""
-
-    differs: str
-    advice: str = ''
-
-    def __str__(self) -> str:
-        return f'{self.differs}: {self.advice}' if self.advice else self.differs
-
-
-def mismatch(told: Mapping[int, Size], shown: Mapping[int, Size], formatted: bool = False) -> Mismatch | None:
+def mismatch(told: Mapping[int, Size], shown: Mapping[int, Size], formatted: bool = False) -> str | None:
     """Say which namespaces of a controller the kernel shows otherwise, or not at all; None if it shows all of them.
+
+    The driver may not have read them yet.
 
     :param told: the attached namespaces as the controller tells them
     :param shown: the same as the kernel shows them
     :param formatted: whether sizes are left out
     """
     if told.keys() - shown.keys():
-        return Mismatch(f'its controller has the namespace {ids(told.keys() - shown.keys())}, and the kernel shows '
-                        'no disk of it, so nobody can read or wipe it', 'detach or delete it')
+        return (f'its controller has the namespace {ids(told.keys() - shown.keys())}, and the kernel shows no disk of '
+                'it, so nobody can read or wipe it: if that stays so, detach or delete it')
     if shown.keys() - told.keys():
-        return Mismatch(f'the kernel shows the namespace {ids(shown.keys() - told.keys())}, and its controller does '
-                        'not have it now')
+        return (f'the kernel shows the namespace {ids(shown.keys() - told.keys())}, and its controller does not have '
+                'it now')
     for nsid, size in told.items():
         if not formatted and size != shown[nsid]:
-            return Mismatch(f'the kernel shows its namespace {nsid} with {shown[nsid].size_bytes} bytes in blocks of '
-                            f'{shown[nsid].block_bytes}, and its controller has {size.size_bytes} in blocks of '
-                            f'{size.block_bytes}, so nobody can read or wipe all of it',
-                            'give it an LBA format that the kernel can use, for example one without metadata')
+            return (f'the kernel shows its namespace {nsid} with {shown[nsid].size_bytes} bytes in blocks of '
+                    f'{shown[nsid].block_bytes}, and its controller has {size.size_bytes} in blocks of '
+                    f'{size.block_bytes}, so nobody can read or wipe all of it: if that stays so, give it an LBA '
+                    'format that the kernel can use, for example one without metadata')
     return None
 
 

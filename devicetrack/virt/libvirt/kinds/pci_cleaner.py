@@ -14,7 +14,6 @@ from collections.abc import Callable
 import errno
 import os
 import threading
-import time
 from typing import Final
 
 from devicetrack import exception
@@ -22,7 +21,6 @@ from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import values
 from devicetrack.virt.libvirt import jobs
 from devicetrack.virt.libvirt import operator_program
-from devicetrack.virt.libvirt import pci_namespaces
 from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt import progress
 from devicetrack.virt.libvirt.kinds import busy
@@ -49,8 +47,6 @@ class Cleaner:
         self._tree, self._options = tree, options
         # By address: the last controller without an obstacle, and the policy.
         self._judged: dict[str, tuple[int, pci_cleaning.Policy]] = {}
-        # By address: the last controller whose namespaces the kernel did not show, and the time of the first look.
-        self._unshown: dict[str, tuple[int, float]] = {}
 
     def policy(self, function: pci_sysfs.Function) -> pci_cleaning.Policy:
         return self._options.cleaning_of(function, self._tree.is_alone)
@@ -102,19 +98,7 @@ class Cleaner:
             return None
         if self._judged.get(function.address) == (controller, policy):
             return None
-        try:
-            obstacle = pci_erasing.obstacle(self._tree, function, policy)
-        except pci_erasing.Unshown as error:
-            now = time.monotonic()
-            known, since = self._unshown.get(function.address, (None, now))
-            if known != controller:
-                self._unshown[function.address] = controller, (since := now)
-            # Nobody should delete a namespace that the driver is about to show.
-            if error.how.advice and now < since + self._options.release_wait_s:
-                raise pci_erasing.Unshown(pci_namespaces.Mismatch(
-                    f'{error.how.differs} (its driver may not have read it yet)')) from error
-            raise
-        self._unshown.pop(function.address, None)
+        obstacle = pci_erasing.obstacle(self._tree, function, policy)
         if obstacle is None:
             self._judged[function.address] = controller, policy
         return obstacle

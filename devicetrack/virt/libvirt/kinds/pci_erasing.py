@@ -55,9 +55,8 @@ class Unshown(OSError):
     ``strerror`` says which, and what helps if that stays so.
     """
 
-    def __init__(self, how: pci_namespaces.Mismatch) -> None:
-        super().__init__(errno.ENXIO, str(how))
-        self.how = how
+    def __init__(self, how: str) -> None:
+        super().__init__(errno.ENXIO, how)
 
 
 def unasked(error: OSError) -> str:
@@ -161,8 +160,8 @@ def asked(tree: pci_sysfs.Tree, function: pci_sysfs.Function, controller: nvme_a
     :raises OSError: it cannot be asked
     """
     found, shown = _answer(tree, function, controller), pci_namespaces.shown(tree, function.address)
-    differs = pci_namespaces.Mismatch('its driver does not show its namespaces now') if shown is None else (
-        pci_namespaces.mismatch(found.sizes, pci_namespaces.sizes(shown)))
+    differs = 'its driver does not show its namespaces now' if shown is None else pci_namespaces.mismatch(
+        found.sizes, pci_namespaces.sizes(shown))
     if differs is not None:
         raise Unshown(differs)
     return found
@@ -244,8 +243,7 @@ class Erasing:
         if differs is not None:
             return f'its guest changed its namespaces: {differs}'
         # Without a recorded format nobody can restore a size.
-        mismatch = pci_namespaces.mismatch(found.sizes, shown.sizes, formatted and recorded.formats is not None)
-        return None if mismatch is None else str(mismatch)
+        return pci_namespaces.mismatch(found.sizes, shown.sizes, formatted and recorded.formats is not None)
 
     # -- restoring and erasing ----------------------------------------------------------------------------------------
 
