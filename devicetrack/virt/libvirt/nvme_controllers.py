@@ -168,15 +168,8 @@ def bring_online(sysfs: str, address: str) -> None:
     :raises OSError: EBUSY: a guest has it; ENOSPC: there are not enough queues or interrupts; EIO: the controller is
         still offline afterwards; else as :func:`read_controller`
     """
-    directory = pci_privileged.path_of(sysfs, address)
-    if not _is_virtual(directory):
-        raise OSError(errno.EINVAL, f'{address} is not a virtual function')
-    physfn = os.path.basename(privileged.below(sysfs, os.path.join(directory, 'physfn')))
-    vfs = pci_privileged.numbered_vfs(pci_privileged.path_of(sysfs, physfn))
-    number = next((number for number, one in vfs.items() if one == address), None)
-    if number is None:
-        raise OSError(errno.ENODEV, f'{physfn} does not have {address} as a virtual function')
-    with _opened(sysfs, physfn) as fd:
+    physfn, number = pci_privileged.vf_of(sysfs, address)
+    with _opened(sysfs, os.path.basename(physfn)) as fd:
         one = _secondary(fd, number + 1)
         if not one.is_online:
             # The controller starts anew, so a guest that has it would lose the commands in progress.
@@ -185,7 +178,8 @@ def bring_online(sysfs: str, address: str) -> None:
                                          (nvme_admin.INTERRUPTS, _LEAST_INTERRUPTS, one.interrupts)):
                 of = nvme_admin.capabilities(fd)[resource]
                 if of.is_flexible and has < least:
-                    nvme_admin.virtualize(fd, one.cntlid, nvme_admin.ASSIGN, resource, share(of, len(vfs), least))
+                    nvme_admin.virtualize(fd, one.cntlid, nvme_admin.ASSIGN, resource, share(
+                        of, len(pci_privileged.numbered_vfs(physfn)), least))
             nvme_admin.virtualize(fd, one.cntlid, nvme_admin.ONLINE)
             one = _secondary(fd, number + 1)
         if not one.is_online:

@@ -221,6 +221,21 @@ def numbered_vfs(directory: str) -> dict[int, str]:
             if (found := _VIRTFN.fullmatch(entry.name)) is not None}
 
 
+def vf_of(sysfs: str, address: str) -> tuple[str, int]:
+    """Return the directory of a virtual function's physical one, and the virtual function's number there, from 0.
+
+    :raises OSError: it is not a virtual function, or the physical one does not have it
+    """
+    directory = path_of(sysfs, address)
+    if not os.path.lexists(os.path.join(directory, 'physfn')):
+        raise OSError(errno.EINVAL, f'{address} is not a virtual function')
+    physfn = privileged.below(sysfs, os.path.join(directory, 'physfn'))
+    for number, one in numbered_vfs(physfn).items():
+        if one == address:
+            return physfn, number
+    raise OSError(errno.ENODEV, f'{os.path.basename(physfn)} does not have {address} as a virtual function')
+
+
 def host_use(sysfs: str) -> pci_use.HostUse:
     return pci_use.HostUse(sysfs, device_users.PROCESSES, root.DEVICES)
 

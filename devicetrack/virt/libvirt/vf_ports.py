@@ -16,7 +16,6 @@ from devicetrack.virt.libvirt import pci_privileged
 from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt import vf_link
 
-_VIRTFN: Final = re.compile(r'virtfn[0-9]+')
 # The name of a card's switch port that leads to one of its functions (Linux: Documentation/networking/switchdev.rst).
 _REPRESENTOR: Final = re.compile(r'(c[0-9]+)?pf[0-9]+(vf|sf)[0-9]+')
 _UP: Final = 1                          # IFF_UP (netdevice(7))
@@ -108,17 +107,10 @@ def place_of(sysfs: str, address: str) -> VFPlace:
 
     :raises OSError: it is not a virtual function, or its physical function does not have exactly one interface here
     """
-    directory = pci_privileged.path_of(sysfs, address)
-    if not os.path.lexists(os.path.join(directory, 'physfn')):
-        raise OSError(errno.EINVAL, f'{address} is not a virtual function')
-    physfn = privileged.below(sysfs, os.path.join(directory, 'physfn'))
-    numbers = [int(entry.name.removeprefix('virtfn')) for entry in os.scandir(physfn)
-               if _VIRTFN.fullmatch(entry.name) and os.path.basename(os.readlink(entry.path)) == address]
-    if len(numbers) != 1:
-        raise OSError(errno.ENODEV, f'{os.path.basename(physfn)} does not have {address} as one virtual function')
+    physfn, number = pci_privileged.vf_of(sysfs, address)
     name = _only_uplink(physfn)
     index = int(kernel_files.text(physfn, 'net', name, 'ifindex'))
-    return VFPlace(name, index, numbers[0])
+    return VFPlace(name, index, number)
 
 
 def of_mac(sysfs: str, address: str, mac: str) -> dict[str, vf_link.Settings]:
