@@ -55,29 +55,17 @@ class _Alias(NamedTuple):
 
 
 class Variants:
-    """The variants for which this kernel has modules.
+    """The variants for which this kernel has modules now. Without the file there are none, for libvirt either.
 
     :param path: the file with the aliases of the kernel's modules; by default :data:`MODULES`, for the running kernel
     """
 
     def __init__(self, path: str | None = None) -> None:
-        self._path = path or MODULES
-        self._read_at: tuple[int, int, int] | None = None
-        self._aliases: tuple[_Alias, ...] = ()
-
-    def refresh(self) -> None:
-        """Read the file again if it was replaced. Without the file there are no variants, for libvirt either."""
         try:
-            status = os.stat(self._path)
-            at = status.st_ino, status.st_size, status.st_mtime_ns
-            if at == self._read_at:
-                return
-            with open(self._path, encoding='ascii', errors='replace') as file:
-                found = tuple(_Alias(*match.groups()) for line in file if (match := _ALIAS.match(line)) is not None)
+            with open(path or MODULES, encoding='ascii', errors='replace') as file:
+                self._aliases = [_Alias(*match.groups()) for line in file if (match := _ALIAS.match(line)) is not None]
         except OSError:
-            self._read_at, self._aliases = None, ()
-        else:
-            self._read_at, self._aliases = at, found
+            self._aliases = []
 
     def best(self, function: pci_sysfs.Function) -> str | None:
         """Return the module of the best variant for a function, as libvirt chooses it; None for VFIO's own driver."""

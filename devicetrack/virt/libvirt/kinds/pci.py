@@ -119,7 +119,7 @@ class PCI(api.DeviceKind):
         self._secondaries = pci_vfs.Secondaries(self.tree, self.options.vfs)
         self._cleaner = pci_cleaner.Cleaner(self.tree, self.options)
         self._health = pci_health.Health(self.tree, self.options, self._cleaner, self._secondaries)
-        self._migration = pci_migration.Migration(self.tree, attributes.paths(conf))
+        self._attributes = attributes.paths(conf)
         self._in_stock: Mapping[str, pci_sysfs.Function] = {}
         self._offered: Sequence[tuple[pci_sysfs.Function, pci_options.DeviceSpec]] = ()
         self._differing: Mapping[str, str] = {}
@@ -135,7 +135,8 @@ class PCI(api.DeviceKind):
 
     @property
     def _places(self) -> pci_places.Places:
-        return pci_places.Places(self._memory.moved, self._memory.doubted)
+        known = self._memory.known
+        return pci_places.Places(known.moved, known.doubted)
 
     @property
     def configured(self) -> bool:
@@ -169,17 +170,17 @@ class PCI(api.DeviceKind):
         return pci_migration.obstacle_of_all(self.options) or vfio_migration.obstacle(self.hypervisor.versions())
 
     def migration_types(self) -> Sequence[MigrationType]:
-        return self._migration.types(self._offered, self.hypervisor.versions())
+        return pci_migration.types(self.tree, self._attributes, self._offered, self.hypervisor.versions())
 
     def migration_obstacle_of(self, assignment: DeviceAssignment) -> str | None:
-        return self._migration.obstacle_of(assignment.details, self._identity.there(assignment))
+        return pci_migration.obstacle_of(self.tree.root, assignment.details, self._identity.there(assignment))
 
     def prepare(self, recorded: Mapping[str, str], locked: api.Locked) -> None:
         places = self._places
-        recorded = {**self._memory.rows, **recorded}
+        recorded = {**self._memory.known.rows, **recorded}
 
         def is_held(address: str) -> bool:
-            return places.name(address) in {*recorded, *self._memory.given}
+            return places.name(address) in {*recorded, *self._memory.known.given}
 
         def locked_there(address: str) -> contextlib.AbstractContextManager[bool]:
             return locked(places.name(address))
@@ -348,7 +349,7 @@ class PCI(api.DeviceKind):
         wanted = set(addresses)
         if not wanted:
             return {}
-        given, places = self._memory.given, self._places
+        given, places = self._memory.known.given, self._places
         if not self.configured and not any(places.name(address) in given for address in wanted):
             return {}
         means: dict[str, str | None] = {}
@@ -392,7 +393,7 @@ class PCI(api.DeviceKind):
         return found
 
     def _is_ours(self, function: pci_sysfs.Function | None, name: str) -> bool:
-        return name in self._memory.given or (function is not None and not function.is_bridge
+        return name in self._memory.known.given or (function is not None and not function.is_bridge
                                               and self.options.ours(function) is not None)
 
     # -- realize ------------------------------------------------------------------------------------------------------
@@ -425,7 +426,7 @@ class PCI(api.DeviceKind):
 
     def call_in_place(self, identifier: str) -> bool:
         alike = self._follower.alike.get(identifier)
-        if alike is None or identifier not in self._memory.doubted:
+        if alike is None or identifier not in self._memory.known.doubted:
             return False
         self._memory.believe(identifier, alike)
         return True
@@ -486,12 +487,10 @@ class PCI(api.DeviceKind):
         traits = assignment.details.traits_of_spec if spec is None else pci_options.traits_of(spec)
         recorded = assignment.details
         # This may fail, so it comes before the first change.
-        before = pci_identity.Before(recorded.driver, recorded.disks, recorded.config) if had_it else self._found(
-            function, assignment)
-        before = before._replace(physical_network=recorded.physical_network, port=recorded.port)
-        if had_it:
-            before = before._replace(interfaces=recorded.interfaces, claimed_parent=recorded.claimed_parent)
-        made = pci_identity.as_details(function, evidence, before, traits)
+        before = {} if had_it else self._found(function, assignment)
+        made = pci_identity.as_details(function, evidence, **{
+            **{name: getattr(recorded, name) for name in PCIDetails.OF_THE_ROW}, **before,
+            'traits_of_spec': sorted(traits)})
         self._memory.give(assignment.identifier, self._like_row(made), details.to_text(made))
         pci_ports.realize(self.tree, assignment, function, self.options.release_wait_s, lambda address: self._is_ours(
             self.tree.function(address), self._places.name(address)))
@@ -511,26 +510,26 @@ class PCI(api.DeviceKind):
         """
         return busy.retried(look, self.options.release_wait_s, _PASSING)
 
-    def _found(self, function: pci_sysfs.Function, assignment: DeviceAssignment) -> pci_identity.Before:
-        """Read the state that a guest may change, for a comparison when the guest is gone.
+    def _found(self, function: pci_sysfs.Function, assignment: DeviceAssignment) -> Mapping[str, Any]:
+        """Read the state that a guest may change, as fields of the details, to compare it when the guest is gone.
 
         :raises RealizeFailed: it cannot be read
         """
         try:
-            return pci_identity.Before(function.driver or '',
-                                       self._settled(functools.partial(self._cleaner.namespaces, function))
-                                       or self._disks(function), self._config(function),
-                                       interfaces=self._interfaces(function, assignment.details.interfaces),
-                                       claimed_parent=function.physfn or '')
+            return {'driver': function.driver or '',
+                    'disks': self._settled(functools.partial(self._cleaner.namespaces, function))
+                    or self._disks(function), 'config': self._config(function),
+                    'interfaces': self._interfaces(function, assignment.details.interfaces),
+                    'claimed_parent': function.physfn or ''}
         except (OSError, ValueError) as error:
             raise exception.RealizeFailed(
                 *assignment.key, 'changes by its guest could not be detected later: '
                 f'{getattr(error, "strerror", None) or error}') from error
 
-    def _interfaces(self, function: pci_sysfs.Function, claimed: Sequence[str] | None) -> Sequence[str] | None:
+    def _interfaces(self, function: pci_sysfs.Function, claimed: Sequence[str] | None) -> list[str] | None:
         """Return the names of its interfaces; None if they are not those that the claim found: udev may rename them."""
         found = pci_names.interfaces(function)
-        return found if claimed is None or found is None or list(found) == list(claimed) else None
+        return list(found) if found is not None and (claimed is None or list(found) == list(claimed)) else None
 
     def _config(self, function: pci_sysfs.Function) -> str:
         """:raises OSError, ValueError: its configuration space cannot be read"""
@@ -631,7 +630,7 @@ class PCI(api.DeviceKind):
     def is_untouched(self, assignment: DeviceAssignment) -> bool:
         function = self._identity.there(assignment)
         self._identity.check_known(assignment, function)
-        if assignment.identifier in self._memory.given or (function.driver or '') != assignment.details.driver:
+        if assignment.identifier in self._memory.known.given or (function.driver or '') != assignment.details.driver:
             return False
         return self._health.use_of(function, self.host_use()) is None
 

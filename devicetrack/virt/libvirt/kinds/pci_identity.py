@@ -9,15 +9,13 @@ from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterator
 from collections.abc import Mapping
-from collections.abc import Sequence
+from typing import Any
 from typing import Final
-from typing import NamedTuple
 
 from devicetrack import exception
 from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import PCIDetails
-from devicetrack.objects.network_port import Port
 from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt.kinds import pci_cards
 from devicetrack.virt.libvirt.kinds import pci_places
@@ -26,39 +24,23 @@ from devicetrack.virt.libvirt.kinds import pci_places
 _NO_DISKS: Final = '"disks":""'
 
 
-class Before(NamedTuple):
-    """The state of a function to restore after a guest."""
-
-    driver: str
-    disks: str | None
-    config: str = ''
-    physical_network: str = ''
-    port: Port | None = None
-    interfaces: Sequence[str] | None = None
-    claimed_parent: str = ''
-
-
-def as_details(function: pci_sysfs.Function, evidence: pci_cards.Evidence, before: Before,
-               traits: Collection[str]) -> PCIDetails:
-    """Make the details from a function's identity and the state to restore."""
-    port = before.port or Port(before.physical_network, '')
-    return PCIDetails(
-        address=function.address, vendor_id=function.vendor_id, product_id=function.product_id,
-        subsystem=function.subsystem or '', serial=evidence.serial, parent_address=function.physfn or '',
-        parent_card=evidence.parent_card, parent_serial=evidence.parent_serial,
-        vf_number=-1 if function.vf_number is None else function.vf_number, device_type=function.device_type,
-        driver=before.driver, disks=before.disks, config=before.config, traits_of_spec=sorted(traits),
-        physical_network=before.physical_network, mac=port.mac, vlan=port.vlan, trusted=port.trusted,
-        interfaces=None if before.interfaces is None else list(before.interfaces), claimed_parent=before.claimed_parent,
-        no_serial=evidence.no_serial, nvm_subsystem=evidence.nvm_subsystem)
+def as_details(function: pci_sysfs.Function, evidence: pci_cards.Evidence, **of_row: Any) -> PCIDetails:
+    """Make the details from a function's identity and the other fields, such as the state to restore."""
+    return PCIDetails(**{
+        **of_row, 'address': function.address, 'vendor_id': function.vendor_id, 'product_id': function.product_id,
+        'subsystem': function.subsystem or '', 'serial': evidence.serial, 'parent_address': function.physfn or '',
+        'parent_card': evidence.parent_card, 'parent_serial': evidence.parent_serial,
+        'vf_number': -1 if function.vf_number is None else function.vf_number, 'device_type': function.device_type,
+        'no_serial': evidence.no_serial, 'nvm_subsystem': evidence.nvm_subsystem})
 
 
 def as_text(function: pci_sysfs.Function, evidence: pci_cards.Evidence, disks: str | None,
             traits: frozenset[str], physical_network: str, interfaces: tuple[str, ...] | None) -> str:
     """Return the details of a function in stock, in its present state, as text."""
-    before = Before(function.driver or '', disks, physical_network=physical_network, interfaces=interfaces,
-                    claimed_parent=function.physfn or '')
-    return details.to_text(as_details(function, evidence, before, traits))
+    return details.to_text(as_details(
+        function, evidence, driver=function.driver or '', disks=disks, config='', traits_of_spec=sorted(traits),
+        physical_network=physical_network, mac='', vlan=0, trusted=False,
+        interfaces=None if interfaces is None else list(interfaces), claimed_parent=function.physfn or ''))
 
 
 def same_disk(owned: Collection[str], proven: Mapping[str, str], apart: Collection[str]) -> Iterator[str]:
@@ -147,8 +129,7 @@ class Identity:
             raise exception.DeviceGone(
                 *assignment.key, 'it is no longer a virtual function of '
                 f'{recorded.parent_address}: its card takes its virtual functions away, or has lost its driver')
-        found = as_details(function, self.evidence(function, recorded),
-                                   Before('', ''), ())
+        found = as_details(function, self.evidence(function, recorded))
         for name in PCIDetails.IDENTITY:
             before, now = getattr(recorded, name), getattr(found, name)
             if (before != now and None not in (before, now) and name not in recorded.unknown_identity

@@ -61,7 +61,7 @@ class OfService(pci.PCI):
     @property
     def lent(self) -> Mapping[str, bool]:
         """Return the recorded functions, and whether the service has given each to no guest since."""
-        return {name: is_free for name, (_row, is_free) in self._memory.lent.items()}
+        return {name: is_free for name, (_row, is_free) in self._memory.known.lent.items()}
 
     def note_given(self, names: Collection[str]) -> None:
         """Record that the service gave functions to guests."""
@@ -69,7 +69,7 @@ class OfService(pci.PCI):
 
     def prepare(self, recorded: Mapping[str, str], locked: api.Locked) -> None:
         # A function stays at its address here, because the service knows it by that. Another card there is another one.
-        rows = pci_places.rows({name: row for name, (row, _free) in self._memory.lent.items()})
+        rows = pci_places.rows({name: row for name, (row, _free) in self._memory.known.lent.items()})
         self._memory.compare({name: self._like_row(row) for name, row in rows.items()}, {})
 
     def stock(self) -> api.Stock:
@@ -97,7 +97,7 @@ class OfService(pci.PCI):
 
         :raises UnclaimFailed: that is not known
         """
-        row, _is_free = self._memory.lent.get(assignment.identifier, ('', False))
+        row, _is_free = self._memory.known.lent.get(assignment.identifier, ('', False))
         if not row:
             raise exception.UnclaimFailed(*assignment.key, NOT_RECORDED)
         recorded: Any = assignment.obj_clone()

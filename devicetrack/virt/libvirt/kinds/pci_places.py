@@ -135,7 +135,8 @@ class Follower:
         alike = {**dict.fromkeys(recorded, ''), **{name: disks.of_row(row) for name, row in recorded_now.items()}}
         doubted = memory.compare(alike, recorded)
         self.alike = {name: text for name, text in alike.items() if name in doubted and text}
-        self.followed = follow(recorded_now, Places(places.moved, doubted), functions, cards, memory.given_in_this_boot,
+        self.followed = follow(recorded_now, Places(places.moved, doubted), functions, cards,
+                               memory.known.given_in_this_boot,
                                {name: disks.like(recorded_now[name]) for name in self.alike})
         if self.followed.moved:
             memory.move(self.followed.moved)

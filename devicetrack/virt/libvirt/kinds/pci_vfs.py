@@ -8,7 +8,6 @@ for guests that have one; nothing can end a process that asks about the function
 from __future__ import annotations
 
 from collections.abc import Callable
-from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
