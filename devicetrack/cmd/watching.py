@@ -42,8 +42,8 @@ class Watched(base.Command):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument('--watch', action='store_true',
-                            help=f'On a terminal, show the answer again every {EVERY_S:.0f} seconds, until you interrupt '
-                                 'the command.')
+                            help=f'On a terminal, show the answer again every {EVERY_S:.0f} seconds, until you '
+                                 'interrupt the command.')
         return parser
 
     def run(self, parsed_args: argparse.Namespace) -> int:

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from importlib import metadata
 from typing import NamedTuple
 
-from prometheus_client import core
 from prometheus_client import Metric
 
 from devicetrack import vocabulary
@@ -17,10 +16,11 @@ from devicetrack.engine import findings
 from devicetrack.metrics import families
 from devicetrack.metrics.families import Family
 from devicetrack.metrics.tally import Labels
+from devicetrack.metrics.tally import Observed
 from devicetrack.metrics.tally import Tally
 
 # By family, the values of its labels and its number.
-_Gauges = dict[Family, list[tuple[Labels, float]]]
+_Measured = dict[Family, list[tuple[Labels, float]]]
 
 
 class Numbers(NamedTuple):
@@ -33,55 +33,25 @@ class Numbers(NamedTuple):
 
 def metrics_of(hosts: Iterable[Numbers]) -> Iterator[Metric]:
     """Make a metric of every family that any of the hosts has a number for."""
-    hosts = list(hosts)
-    gauges = [(one.host, _gauges(one)) for one in hosts]
+    counted = [(one.host, {} if one.tally is None else one.tally.counted(), _gauges(one)) for one in hosts]
     for family in families.FAMILIES:
-        metric = _observed(family, hosts) if family.bounds or family.type == families.SUMMARY else \
-            _counted(family, hosts) if family.type == families.COUNTER else _measured(family, gauges)
+        metric = Metric(family.name, family.help, family.type)
+        for host, tallied, gauges in counted:
+            for values, number in (*tallied.get(family, {}).items(), *gauges.get(family, ())):
+                labels = {families.HOST: host, **dict(zip(family.labels, values, strict=True))}
+                if not isinstance(number, Observed):
+                    metric.add_sample(family.shown, labels, number)
+                    continue
+                for bound, count in number.buckets(family) if family.bounds else ():
+                    metric.add_sample(f'{family.name}_bucket', {**labels, 'le': bound}, count)
+                metric.add_sample(f'{family.name}_count', labels, sum(number.counts))
+                metric.add_sample(f'{family.name}_sum', labels, number.total)
         if metric.samples:
             yield metric
 
 
-def _labels(family: Family) -> list[str]:
-    return [families.HOST, *family.labels]
-
-
-def _counted(family: Family, hosts: Iterable[Numbers]) -> Metric:
-    metric = core.CounterMetricFamily(family.name, family.help, labels=_labels(family))
-    for host, tally, _state in hosts:
-        for labels, number in tally.counters(family).items() if tally is not None else ():
-            metric.add_metric([host, *labels], number)
-    return metric
-
-
-def _observed(family: Family, hosts: Iterable[Numbers]) -> Metric:
-    histogram = core.HistogramMetricFamily(family.name, family.help, labels=_labels(family))
-    summary = core.SummaryMetricFamily(family.name, family.help, labels=_labels(family))
-    for host, tally, _state in hosts:
-        for labels, observed in tally.observed(family).items() if tally is not None else ():
-            if family.bounds:
-                histogram.add_metric([host, *labels], observed.buckets(family), observed.total)
-            else:
-                summary.add_metric([host, *labels], sum(observed.counts), observed.total)
-    return histogram if family.bounds else summary
-
-
-def _measured(family: Family, gauges: Iterable[tuple[str, _Gauges]]) -> Metric:
-    if family.type == families.INFO:
-        info = core.InfoMetricFamily(family.name, family.help, labels=[families.HOST])
-        for host, measured in gauges:
-            for labels, _number in measured.get(family, ()):
-                info.add_metric([host], dict(zip(family.labels, labels, strict=True)))
-        return info
-    gauge = core.GaugeMetricFamily(family.name, family.help, labels=_labels(family))
-    for host, measured in gauges:
-        for labels, number in measured.get(family, ()):
-            gauge.add_metric([host, *labels], number)
-    return gauge
-
-
-def _gauges(numbers: Numbers) -> _Gauges:
-    found: _Gauges = collections.defaultdict(list)
+def _gauges(numbers: Numbers) -> _Measured:
+    found: _Measured = collections.defaultdict(list)
     if numbers.tally is not None:
         found[families.MANAGER].append(((metadata.version('devicetrack'),), 1))
     state = numbers.state
@@ -102,7 +72,7 @@ def _gauges(numbers: Numbers) -> _Gauges:
     return found
 
 
-def _add_devices(found: _Gauges, state: HostState) -> None:
+def _add_devices(found: _Measured, state: HostState) -> None:
     devices, available = collections.Counter[Labels](), collections.Counter[Labels]()
     for pool in state.pools or ():
         of_pool = pool.kind, pool.resource_class, pool.parent or ''
@@ -115,7 +85,7 @@ def _add_devices(found: _Gauges, state: HostState) -> None:
     found[families.AVAILABLE] += available.items()
 
 
-def _add_audit(found: _Gauges, state: HostState) -> None:
+def _add_audit(found: _Measured, state: HostState) -> None:
     audited = state.audited
     if audited is None:
         return

@@ -9,6 +9,7 @@ from __future__ import annotations
 import bisect
 import collections
 from collections.abc import Callable
+from collections.abc import Mapping
 import itertools
 import threading
 from typing import Final
@@ -80,8 +81,8 @@ class Tally(Meter):
         # Of what follows. A signal handler may claim in the middle of a call of the same thread: then one of them may
         # not be counted, and neither waits.
         self._lock = threading.RLock()
-        self._counters: dict[str, dict[Labels, float]] = collections.defaultdict(dict)
-        self._observed: dict[str, dict[Labels, Observed]] = collections.defaultdict(dict)
+        self._counters: dict[Family, dict[Labels, float]] = collections.defaultdict(dict)
+        self._observed: dict[Family, dict[Labels, Observed]] = collections.defaultdict(dict)
         for call in metering.CALLS:
             of_call = (call,) if call in metering.CLAIMS else ()
             self._observe(_SECONDS[call], of_call, None)
@@ -99,13 +100,13 @@ class Tally(Meter):
 
     def _add(self, family: Family, labels: Labels, amount: float = 1) -> None:
         with self._lock:
-            counters = self._counters[family.name]
+            counters = self._counters[family]
             counters[labels] = counters.get(labels, 0) + amount
 
     def _observe(self, family: Family, labels: Labels, seconds: float | None) -> None:
         """:param seconds: None begins at 0"""
         with self._lock:
-            observed = self._observed[family.name]
+            observed = self._observed[family]
             before = observed.get(labels) or Observed((0,) * (len(family.bounds) + 1), 0.)
             observed[labels] = before if seconds is None else before.with_one(
                 bisect.bisect_left(family.bounds, seconds), seconds)
@@ -120,7 +121,7 @@ class Tally(Meter):
             for resource_class in _short(error) if of_call else ():
                 labels = resource_class, reason_of(error)
                 # Whatever a request asks for, the host has only so many classes.
-                self._add(families.SHORTAGES, labels if labels in self._counters[families.SHORTAGES.name]
+                self._add(families.SHORTAGES, labels if labels in self._counters[families.SHORTAGES]
                           else (OTHER, labels[1]))
         elif of_call:
             self._add(families.CLAIMS, of_call)
@@ -156,12 +157,7 @@ class Tally(Meter):
 
     # -- what it says -------------------------------------------------------------------------------------------------
 
-    def counters(self, family: Family) -> dict[Labels, float]:
-        """The numbers of a counter up to now, by the values of its labels."""
+    def counted(self) -> Mapping[Family, Mapping[Labels, float | Observed]]:
+        """The numbers up to now, by the values of their labels."""
         with self._lock:
-            return dict(self._counters[family.name])
-
-    def observed(self, family: Family) -> dict[Labels, Observed]:
-        """The numbers of a histogram or a summary up to now, by the values of its labels."""
-        with self._lock:
-            return dict(self._observed[family.name])
+            return {family: dict(numbers) for family, numbers in (*self._counters.items(), *self._observed.items())}

@@ -320,8 +320,9 @@ class ThreadsTestCase(base.TestCase):
                 meter.committed(.001, None)
 
         self.assertEqual([None] * 4, self.together(*[count] * 4))
-        self.assertEqual((8000, 8000), (meter.counters(families.CLAIMS)[metering.INSTANCE_CLAIM,],
-                                        sum(meter.observed(families.COMMIT_SECONDS)[()].counts)))
+        counted: Any = meter.counted()
+        self.assertEqual((8000, 8000), (counted[families.CLAIMS][metering.INSTANCE_CLAIM,],
+                                        sum(counted[families.COMMIT_SECONDS][()].counts)))
 
     def test_a_signal_handler_that_claims_does_not_wait_for_the_call_that_it_came_into(self) -> None:
         meter, calls = tally.Tally(), [metering.INSTANCE_CLAIM]
@@ -336,7 +337,7 @@ class ThreadsTestCase(base.TestCase):
         thread.start()
         thread.join(60)
         self.assertFalse(thread.is_alive())
-        self.assertEqual(2, meter.counters(families.CLAIMS)[metering.INSTANCE_CLAIM,])
+        self.assertEqual(2, meter.counted()[families.CLAIMS][metering.INSTANCE_CLAIM,])
 
 
 class LeftBehindTestCase(MetricsTestCase):

@@ -20,7 +20,6 @@ from devicetrack.pictures import pages
 from devicetrack.pictures import terminal
 from devicetrack.pictures import timeline
 from devicetrack.testing import fake
-from devicetrack.tests import base
 from devicetrack.tests.unit.pictures import pictured
 
 _COLOUR = re.compile(r'\x1b\[[0-9;]*m')
