@@ -25,7 +25,6 @@ from devicetrack.claims import withheld
 from devicetrack.claims.claim import Claiming
 from devicetrack.claims.declarations import Declarations
 from devicetrack.claims.definitions import Definitions
-from devicetrack.claims.failed_claims import FailedClaims
 from devicetrack.claims.gate import Gate
 from devicetrack.claims.holdings import Holdings
 from devicetrack.claims.host import ThisHost
@@ -73,7 +72,7 @@ class Resume:
         self._here, self._driver, self._service = host.here, host.driver, host.service
         self._rows, self.gate, self._life = rows, gate, life
         self._definitions, self._moves = definitions, moving
-        self.wipes, self.is_own = life.wipes, claiming.is_own
+        self.wipes, self.is_own, self.failed = life.wipes, claiming.is_own, claiming.failed
 
     def waits(self, views: Views) -> bool:
         """Whether :meth:`go_on` may have work to do."""
@@ -358,19 +357,17 @@ class Audit:
     """Looks, and looks again if anything differs. It acts and reports only on differences that both looks show.
 
     :param beside: returns findings that other rooms know
-    :param write_refusals: writes refused claims into the history
     """
 
     def __init__(self, host: ThisHost, rows: Rows, views: HostViews, declarations: Declarations, unproven: Unproven,
-                 failed: FailedClaims, resume: Resume, beside: Callable[[], list[Finding]],
-                 write_refusals: Callable[[], None]) -> None:
+                 resume: Resume, beside: Callable[[], list[Finding]]) -> None:
         self._host, self._ledger, self._rows, self._views = host, rows.ledger, rows, views
         self._declarations, self._unproven, self._withheld = declarations, unproven, unproven.withheld
-        self._failed, self._resume, self._gate, self._wipes = failed, resume, resume.gate, resume.wipes
+        self._failed, self._resume, self._gate, self._wipes = resume.failed, resume, resume.gate, resume.wipes
         self._auditing = locks.Lock(locks.AUDITING, host.name)
         self._audited: Audited | None = None    # assigned as one value
         self._log, self._history, self._beside = FindingsLog(host.name), History(host), beside
-        self._holdings, self._write_refusals = Holdings(host), write_refusals
+        self._holdings = Holdings(host)
         self._since: dict[tuple[str, DeviceKey], int] = {}      # when this process first saw each finding
         # The rows that the service had forgotten by the last audit. In the first audit that sees one, the call that
         # made it may not be over.
@@ -388,17 +385,18 @@ class Audit:
         """
         return self._told(lambda: self._open(anew))
 
-    def run(self, answer_waiting: Callable[[], bool]) -> list[Finding]:
+    def run(self, write_refusals: Callable[[], None], answer_waiting: Callable[[], bool]) -> list[Finding]:
         """Audit the host, and carry out the requests of commands.
 
-        :param answer_waiting: does that; returns whether there were any
+        :param write_refusals: writes refused claims into the history
+        :param answer_waiting: carries out the requests; returns whether there were any
         :raises HostTakenOver: another manager of this host has started; nothing was read
         :raises HypervisorUnreachable, StoreError: no answer; nothing was changed
         """
         def run() -> list[Finding]:
             self._host.store.check_epoch()
             with self._auditing.held():
-                self._write_refusals()          # first: a hypervisor that is away may be the cause of some
+                write_refusals()                # first: a hypervisor that is away may be the cause of some
                 found = self._look()
                 # The next audit sees their changes.
                 if answer_waiting() and not self._ledger.is_discarded:

@@ -235,7 +235,7 @@ class Claiming:
         self._host_uuid, self._store, self._driver = host.uuid, host.store, host.driver
         self._ledger, self._rows = rows.ledger, rows
         self._views, self._declarations, self._withheld = views, declarations, withheld
-        self._life, self._failed = life, failed
+        self._life, self.failed = life, failed
         # How often a claim chooses devices if the store says that they have owners, and how often it chooses another
         # device for one that cannot be made ready.
         self._attempts: int = host.options.claim_attempts
@@ -248,14 +248,14 @@ class Claiming:
 
         The row itself says so: the ledger does not know who took a device before an interrupt.
         """
-        return self._rows.unfinished.made(record.claim_id) and not self._failed.has_failed(record.claim_id)
+        return self._rows.unfinished.made(record.claim_id) and not self.failed.has_failed(record.claim_id)
 
     def claim(self, instance: Any, demand: Demand, end_earlier: Callable[[str], bool]) -> Claim:
         """Claim devices for an instance that boots here. The errors are those of :meth:`.ClaimManager.instance_claim`.
 
         :param end_earlier: ends moves of an instance that are over; returns whether there were any
         """
-        with Taking(self._failed, Claim(self._failed, instance, None, demand.skipped)) as claim:
+        with Taking(self.failed, Claim(self.failed, instance, None, demand.skipped)) as claim:
             try:
                 records = self._take_or_nothing(claim, demand)
             except exception.InstanceHasClaim:
@@ -270,7 +270,7 @@ class Claiming:
         if demand.items:
             return self.take(claim, demand)
         instance_uuid = claim.instance.uuid
-        self._failed.make_way(instance_uuid)
+        self.failed.make_way(instance_uuid)
         if self._rows.ledger.now.holdings(instance_uuid):
             with self._rows.working(instance_uuid):
                 there = self._rows.there(instance_uuid)
@@ -290,7 +290,7 @@ class Claiming:
         :raises NoFit, InstanceHasClaim, NothingWritten, DriverError: nothing is held
         :raises OutcomeUnknown: the devices stay held until the store answers
         """
-        instance_uuid, name = claim.instance.uuid, name_to_record(self._failed.instances, claim.instance)
+        instance_uuid, name = claim.instance.uuid, name_to_record(self.failed.instances, claim.instance)
         refused = looked_again = 0
         while True:
             try:
@@ -309,7 +309,7 @@ class Claiming:
                 self._rows.insert(changes)
                 return list(changes.insert)
             except exception.OutcomeUnknown:
-                self._failed.remember(claim._as_failed(takes=True))
+                self.failed.remember(claim._as_failed(takes=True))
                 raise
             except exception.DeviceTaken as error:
                 self._ledger.put_back(hold)
@@ -331,7 +331,7 @@ class Claiming:
         :raises StoreError, DriverError: an earlier claim of the instance failed, and cannot be undone yet
         """
         if isinstance(error, exception.InstanceHasClaim):
-            if not self._failed.make_way(instance_uuid):
+            if not self.failed.make_way(instance_uuid):
                 return False
             self._rows.let_go(instance_uuid)
             return True
@@ -378,7 +378,7 @@ class Claiming:
         try:
             self._rows.write(move.changes(self._rows, ()), undo=True)
         except exception.OutcomeUnknown:
-            self._failed.remember(FailedClaim(move.instance_uuid, claim_id, move.migration_uuid))
+            self.failed.remember(FailedClaim(move.instance_uuid, claim_id, move.migration_uuid))
             raise
 
     # -- making it real -----------------------------------------------------------------------------------------------
@@ -542,7 +542,7 @@ class Claiming:
             return {}
         now, left = self._exchange_far(claim, records, exchanged)
         fields = _fields_of(claim, now)
-        self._failed.instances.set(claim.has_now(now, fields).instance, fields)
+        self.failed.instances.set(claim.has_now(now, fields).instance, fields)
         self._life.release_replaced(left, wait)
         return fields
 

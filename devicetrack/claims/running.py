@@ -165,9 +165,9 @@ class Running:
         self.service_cleaning = ServiceCleaning(host, self.gate, self._interrupted)
         self.operator_requests = OperatorRequests(host, self.repairs, self.withheld, self.unproven,
                                                   self.service_cleaning, self.end)
-        self.audits = Audit(host, rows, self.views, self.declarations, self.unproven, self.failed_claims, Resume(
+        self.audits = Audit(host, rows, self.views, self.declarations, self.unproven, Resume(
             host, rows, self.gate, self.life, self.claiming, self.definitions, self.moves),
-            self.service_cleaning.findings, self._write_refusals)
+            self.service_cleaning.findings)
 
     def audit(self) -> list[Finding]:
         """Audit the host, and carry out the requests of commands: see :meth:`.Audit.run`.
@@ -175,7 +175,8 @@ class Running:
         A command in place of the manager leaves them to the manager: it does not have the compute service, which
         may refuse them, and ends before the wipes that they ask for.
         """
-        return self.audits.run(lambda: not self.starter.by_command and self.operator_requests.answer_waiting())
+        return self.audits.run(self._write_refusals, lambda: (
+            not self.starter.by_command and self.operator_requests.answer_waiting()))
 
     def hear(self) -> None:
         """Carry out the requests to cordon that commands have left. Call it before devices are chosen. Mostly quick.
