@@ -36,14 +36,18 @@ class _Frame(io.StringIO):
         return True
 
 
+def add_watch(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument('--watch', action='store_true',
+                        help=f'On a terminal, show the answer again every {EVERY_S:.0f} seconds, until you interrupt '
+                             'the command.')
+
+
 class Watched(base.Command):
     """Mixed into commands that people watch. They only read, so they may run again and again."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument('--watch', action='store_true',
-                            help=f'On a terminal, show the answer again every {EVERY_S:.0f} seconds, until you '
-                                 'interrupt the command.')
+        add_watch(parser)
         return parser
 
     def run(self, parsed_args: argparse.Namespace) -> int:

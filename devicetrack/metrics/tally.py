@@ -9,9 +9,9 @@ from __future__ import annotations
 import bisect
 import collections
 from collections.abc import Callable
-from collections.abc import Mapping
 import itertools
 import threading
+from typing import Any
 from typing import Final
 from typing import NamedTuple
 
@@ -81,8 +81,7 @@ class Tally(Meter):
         # Of what follows. A signal handler may claim in the middle of a call of the same thread: then one of them may
         # not be counted, and neither waits.
         self._lock = threading.RLock()
-        self._counters: dict[Family, dict[Labels, float]] = collections.defaultdict(dict)
-        self._observed: dict[Family, dict[Labels, Observed]] = collections.defaultdict(dict)
+        self._numbers: dict[Family, dict[Labels, Any]] = collections.defaultdict(dict)
         for call in metering.CALLS:
             of_call = (call,) if call in metering.CLAIMS else ()
             self._observe(_SECONDS[call], of_call, None)
@@ -100,15 +99,15 @@ class Tally(Meter):
 
     def _add(self, family: Family, labels: Labels, amount: float = 1) -> None:
         with self._lock:
-            counters = self._counters[family]
-            counters[labels] = counters.get(labels, 0) + amount
+            numbers = self._numbers[family]
+            numbers[labels] = numbers.get(labels, 0) + amount
 
     def _observe(self, family: Family, labels: Labels, seconds: float | None) -> None:
         """:param seconds: None begins at 0"""
         with self._lock:
-            observed = self._observed[family]
-            before = observed.get(labels) or Observed((0,) * (len(family.bounds) + 1), 0.)
-            observed[labels] = before if seconds is None else before.with_one(
+            numbers = self._numbers[family]
+            before: Observed = numbers.get(labels) or Observed((0,) * (len(family.bounds) + 1), 0.)
+            numbers[labels] = before if seconds is None else before.with_one(
                 bisect.bisect_left(family.bounds, seconds), seconds)
 
     # -- what it is told ----------------------------------------------------------------------------------------------
@@ -121,7 +120,7 @@ class Tally(Meter):
             for resource_class in _short(error) if of_call else ():
                 labels = resource_class, reason_of(error)
                 # Whatever a request asks for, the host has only so many classes.
-                self._add(families.SHORTAGES, labels if labels in self._counters[families.SHORTAGES]
+                self._add(families.SHORTAGES, labels if labels in self._numbers[families.SHORTAGES]
                           else (OTHER, labels[1]))
         elif of_call:
             self._add(families.CLAIMS, of_call)
@@ -157,7 +156,7 @@ class Tally(Meter):
 
     # -- what it says -------------------------------------------------------------------------------------------------
 
-    def counted(self) -> Mapping[Family, Mapping[Labels, float | Observed]]:
-        """The numbers up to now, by the values of their labels."""
+    def counted(self) -> dict[Family, dict[Labels, Any]]:
+        """The numbers up to now by the values of their labels: floats, or an :class:`Observed` for times."""
         with self._lock:
-            return {family: dict(numbers) for family, numbers in (*self._counters.items(), *self._observed.items())}
+            return {family: dict(numbers) for family, numbers in tuple(self._numbers.items())}
