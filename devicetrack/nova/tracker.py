@@ -81,14 +81,16 @@ class MoveClaim(claims.MoveClaim):
         """End the claim of a failed move, at its destination.
 
         Nova leaves the guest of an evacuation, which may run by then, and its disks, which the source may have too.
-        A resize has no guest here yet, unless its message came to the source though the sender had an error: then it
-        goes on.
+        A resize fails with a claim only if its message to the source had an error, and the message may have arrived
+        all the same. Then the guest comes here. So its devices stay held, and the audit finds out.
         """
         host = self.tracker.driver.devicetrack
-        if self.migration.migration_type == fields.MigrationType.EVACUATION:
+        is_evacuation = self.migration.migration_type == fields.MigrationType.EVACUATION
+        if is_evacuation:
             host.remove_guest(self.context, self.instance, destroy_disks=False)
         super().abort()
-        undo_move(host, self.context, self.instance, self.migration, 'The end of the move')
+        if is_evacuation:
+            undo_move(host, self.context, self.instance, self.migration, 'The end of the move')
 
 
 @overrides.of_nova

@@ -173,19 +173,66 @@ class FailedMoveTestCase(base.PmemGuests):
         self.assertIn('InstanceExists', event['traceback'])
         self.assertEqual({self.server['id']}, self.guests('host2'))
 
-    def test_a_guest_whose_resize_went_on_after_an_error_of_its_message_runs_on(self) -> None:
-        self.start('host2', 'ns_3')
-        send = rpcapi.ComputeAPI.resize_instance
+    def lost_answer(self, message: str) -> Any:
+        """Have the sender of a message get an error although the message arrives."""
+        send = getattr(rpcapi.ComputeAPI, message)
 
         def lose_the_answer(*args: Any, **kwargs: Any) -> None:
             send(*args, **kwargs)
             raise oslo_messaging.MessageDeliveryFailure()
 
+        return mock.patch.object(rpcapi.ComputeAPI, message, lose_the_answer)
+
+    def move_with_lost_answer(self, message: str, action: dict[str, Any], there: str) -> None:
         with mock.patch('nova.virt.libvirt.driver.LibvirtDriver.migrate_disk_and_power_off', autospec=True,
-                        return_value='{}'), mock.patch.object(rpcapi.ComputeAPI, 'resize_instance', lose_the_answer):
+                        return_value='{}'), self.lost_answer(message):
+            self.api.post_server_action(self.server['id'], action, check_response_status=[202, 500])
+        self.assertIn(self.server['id'], self.guests(there))
+
+    def check_keeps(self, host: str) -> None:
+        """Check that the guest has its devices after each audit, and after a hard reboot."""
+        devices = self.namespaces(host, self.server)
+        self.assertNotEqual(set(), devices)
+        self.write(host, self.server)
+        for _ in range(2):
+            self.audit()
+            self.assertLessEqual(devices, {one.identifier for one in self.assigned(host) if one.state == 'active'})
+        self.api.post_server_action(self.server['id'], {'os-resetState': {'state': 'active'}})
+        self._reboot_server(self.server, hard=True)
+        self.assertEqual(devices, self.namespaces(host, self.server))
+        self.assertTrue(self.has_its_bytes(host, self.server))
+
+    def assigned(self, host: str) -> list[Any]:
+        found: list[Any] = self.computes[host].driver.devicetrack.manager.assignments(self.server['id'])
+        return found
+
+    def test_a_guest_whose_resize_went_on_after_an_error_of_its_message_keeps_its_devices(self) -> None:
+        self.start('host2', 'ns_3')
+        self.move_with_lost_answer('resize_instance', {'migrate': None}, 'host2')
+        self.check_keeps('host2')
+
+    def test_a_guest_whose_resize_on_one_host_went_on_after_an_error_of_its_message_keeps_its_devices(self) -> None:
+        self.flags(allow_resize_to_same_host=True)
+        self.move_with_lost_answer('resize_instance', {'resize': {'flavorRef': self.flavor_of(1)}}, 'host1')
+        self.check_keeps('host1')
+
+    def test_a_guest_whose_resize_went_on_after_an_error_of_the_conductor_keeps_its_devices(self) -> None:
+        self.start('host2', 'ns_3')
+        self.move_with_lost_answer('prep_resize', {'migrate': None}, 'host2')
+        self.check_keeps('host2')
+
+    def test_a_guest_whose_resize_on_one_host_went_on_after_an_error_of_the_conductor_keeps_its_devices(self) -> None:
+        self.flags(allow_resize_to_same_host=True)
+        self.move_with_lost_answer('prep_resize', {'resize': {'flavorRef': self.flavor_of(1)}}, 'host1')
+        self.check_keeps('host1')
+
+    def test_the_devices_of_a_resize_whose_message_was_lost_are_given_back(self) -> None:
+        self.start('host2', 'ns_3')
+        with mock.patch.object(rpcapi.ComputeAPI, 'resize_instance', autospec=True,
+                               side_effect=oslo_messaging.MessageDeliveryFailure()):
             self.api.post_server_action(self.server['id'], {'migrate': None}, check_response_status=[202, 500])
-        self.audit()
-        self.assertIn(self.server['id'], self.guests('host2'))
+        self.assertTrue(self.wait_for(lambda: not self.assigned('host2')))
+        self.check_keeps('host1')
 
 
 class OffloadTestCase(base.PmemGuests):
