@@ -110,6 +110,7 @@ class Unproven:
         self._wiping: dict[DeviceKey, _Request] = {}            # these, and the one whose wipe runs
         self._answers: dict[DeviceKey, tuple[str, str]] = {}    # details of the tried device, why it is not clean
         self._later: set[DeviceKey] = set()                     # tried, and due again after the next audit
+        self._looked_at: list[list[DeviceKey]] = []             # by the looks under way, which hold these devices
         self._stop = threading.Event()
 
     # -- what a start and every audit do ------------------------------------------------------------------------------
@@ -120,16 +121,29 @@ class Unproven:
             return
         unproven = self._ledger.now.unproven()
         with self._lock.held():
-            # A wipe that finds its device busy with this look fails.
             waiting = [device for device in unproven if device.key not in self._wiping and self._is_untried(device)]
-        for start in range(0, len(waiting), _AT_A_TIME):
-            devices = waiting[start:start + _AT_A_TIME]
-            try:
-                answers = self._look_at([self._assignment(device) for device in devices], vocabulary.BLANK)
-            except (exception.DriverError, exception.StoreError) as error:
-                LOG.warning('Unproven devices cannot be checked: %s', error)
-                return
-            self._admit([key for key, error in answers.items() if error is None], vocabulary.BLANK)
+            keys = [device.key for device in waiting]
+            self._looked_at.append(keys)
+        try:
+            for start in range(0, len(waiting), _AT_A_TIME):
+                devices = waiting[start:start + _AT_A_TIME]
+                try:
+                    answers = self._look_at([self._assignment(device) for device in devices], vocabulary.BLANK)
+                except (exception.DriverError, exception.StoreError) as error:
+                    LOG.warning('Unproven devices cannot be checked: %s', error)
+                    return
+                self._admit([key for key, error in answers.items() if error is None], vocabulary.BLANK)
+        finally:
+            with self._lock.held():
+                self._looked_at = [others for others in self._looked_at if others is not keys]
+
+    def _wait_for_looks(self, key: DeviceKey) -> None:
+        """Wait until no look that has begun holds a device. The thread would find it busy, and fail."""
+        while not self._stop.wait(0.0):
+            with self._lock.held():
+                if not any(key in keys for keys in self._looked_at):
+                    return
+            self._stop.wait(_LOOK_EVERY_S)
 
     def disprove(self, keys: Iterable[DeviceKey]) -> None:
         """Remove the proofs of devices that somebody uses without a row, since they will not be clean after that."""
@@ -335,6 +349,7 @@ class Unproven:
     def _prove(self, task: _Task) -> None:
         device, how = task.device, task.how
         key = device.key
+        self._wait_for_looks(key)
         self._rows.check_unowned([key])         # long before the last check, which comes after the lock or the reading
         LOG.info('%(kind)s/%(identifier)s has no owner, and nothing proves it clean: %(how)s',
                  {'kind': key.kind, 'identifier': key.identifier, 'how': how})

@@ -403,6 +403,29 @@ class WipeTestCase(UnprovenTestCase):
         self.settle()
         self.assertEqual([vocabulary.WIPE], looked)
 
+    def test_it_waits_for_the_look_of_an_audit_that_began_before(self) -> None:
+        looking, asked, check = threading.Event(), threading.Event(), self.machine.check_clean
+
+        def slow(assignment: Any, how: str) -> None:
+            if how == vocabulary.BLANK:
+                looking.set()
+                self.assertTrue(asked.wait(60))
+            check(assignment, how)
+
+        self.patch(self.machine, 'check_clean', slow)
+        self.machine.add_namespace('d1', proven=False)
+        self.machine.write(D1, b'secret')
+        audit = threading.Thread(target=self.host.audit)
+        audit.start()
+        self.assertTrue(looking.wait(60))
+        going = self.manager.operator.admit('vpmem', 'd1', wipe=True)
+        self.assertEqual(unproven.WIPED_NOW, going.causes[vocabulary.UNPROVEN].detail)
+        self.host.running.unproven._workers.wait(0.5)          # if it does not wait, it has failed by then
+        asked.set()
+        audit.join()
+        self.settle()
+        self.assertEqual(FREE, self.host.states()['d1'])
+
 
 class WipePolicyTestCase(UnprovenTestCase):
 
