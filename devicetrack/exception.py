@@ -574,11 +574,15 @@ class MalformedObject(DeviceTrackError):
 
 
 class InstanceBusy(DeviceTrackError):
-    """The operation is not possible in the state of the instance, or another one is running. Nothing was changed."""
+    """The operation is not possible here in the state of the instance, or another one is running. Nothing was changed.
+
+    ``host`` has the instance.
+    """
     instance_uuid: str
     operation: str
     state: str
-    template = '{operation}: instance {instance_uuid} is {state}'
+    host: str
+    template = '{operation}: instance {instance_uuid} is {state}; its host is {host}'
 
 
 class OperationFailed(DeviceTrackError):

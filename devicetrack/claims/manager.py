@@ -100,6 +100,8 @@ class ClaimManager:
         reports the host to the scheduler. It may call the manager, and the next wipe of the thread waits for it. Its
         error is logged
 
+    :raises BadRequest: the driver was made for another host
+
     ``host`` and ``nodename`` are attributes too. ``operator`` has the calls of operators
     (:class:`~devicetrack.claims.operators.Operator`). ``metering`` reports the work to a
     :class:`~devicetrack.claims.metering.Meter`, if it has one: :func:`devicetrack.metrics.register` gives it one.
@@ -109,6 +111,8 @@ class ClaimManager:
                  providers: ProviderResolver | None = None, nodename: str | None = None,
                  instance_fields: InstanceFields | None = None,
                  after_wipe: Callable[[], object] = lambda: None) -> None:
+        if driver.host != host:
+            raise exception.BadRequest('driver', driver.host, f'it is for this host, but the manager is for {host}')
         self.host, self.nodename = host, nodename or host
         self.metering, self.refusals, self._unfinished = Metering(), Refusals(), Unfinished()
         self._parts = Parts(Endpoint(self.host, self.nodename), driver, store, conf, service, providers,
@@ -905,12 +909,22 @@ class ClaimManager:
     def wait_for_wipes(self) -> None:
         """Wait until no wipe runs in the background. A device that could not be wiped waits for the next audit.
 
-        A service need not call it. It is for programs that end, and for tests. It does not wait while unproven devices
-        are read, or wiped for an operator.
+        A service need not call it. It is for programs that end, and for tests. For the work on unproven devices, call
+        :meth:`wait_for_proofs`.
 
         :raises ReentrantCall: a wipe would wait for this call, which comes in the middle of another one
         """
         self._started().wipes.wait()
+
+    def wait_for_proofs(self) -> None:
+        """Wait until the background neither reads unproven devices nor wipes one for an operator.
+
+        A device that could not be proven clean waits for the next audit. As :meth:`wait_for_wipes`, the call is for
+        programs that end, and for tests.
+
+        :raises ReentrantCall: the thread that reads would wait for this call
+        """
+        self._started().unproven.wait()
 
     def providers(self, wait: bool = True) -> list[Provider]:
         """List the resource providers of this host, with total and reserved amounts.

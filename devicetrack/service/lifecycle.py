@@ -148,7 +148,7 @@ class Lifecycle:
                 return new.but(moves=document.moves)
             if document.state not in (documents.BUILDING, documents.STARTING, documents.ACTIVE) or \
                     (document.host, document.flavor, document.allocations) != (self.host, new.flavor, new.allocations):
-                raise exception.InstanceBusy(instance_uuid, 'boot', document.state)
+                raise _busy(document, 'boot')
             return None
 
         document = self._operate(instance_uuid, decide, lambda document: document.state == documents.ACTIVE, new)
@@ -212,7 +212,7 @@ class Lifecycle:
             if document.move is None:
                 return None
             if document.move.status != documents.FINISHED:
-                raise exception.InstanceBusy(instance_uuid, 'confirm', document.move.text)
+                raise _busy(document, 'confirm')
             return document.after(documents.CONFIRMED)
 
         self._operate(instance_uuid, decide, lambda document: document.move is None)
@@ -221,10 +221,12 @@ class Lifecycle:
         """Revert a resize that is not confirmed, on either host: the instance has its old devices again."""
         def decide(document: Document) -> Document | None:
             move = document.move
+            if document.is_over:
+                raise _busy(document, 'revert')
             if move is None or move.status == documents.REVERTING:
                 return None
             if move.kind != documents.RESIZE or move.status not in (documents.FINISHED, documents.POST_MIGRATING):
-                raise exception.InstanceBusy(instance_uuid, 'revert', move.text)
+                raise _busy(document, 'revert')
             return document.moving(status=documents.REVERTING)
 
         self._operate(instance_uuid, decide, lambda document: document.turn is None and not document.is_over)
@@ -239,7 +241,7 @@ class Lifecycle:
         there = steps.checked_allocations(allocations)
 
         def decide(document: Document) -> Document | None:
-            if document.host == host and document.turn is None and document.move is None:
+            if _is_at(document, host) and document.move is None:
                 return None                     # it was repeated
             if document.move is not None and _is_same(document.move, documents.LIVE_MIGRATION, host, there):
                 return None
@@ -259,7 +261,7 @@ class Lifecycle:
         there = steps.checked_allocations(allocations)
 
         def decide(document: Document) -> Document | None:
-            if document.host == self.host or (document.move is not None and _is_same(
+            if (document.host == self.host and not document.is_over) or (document.move is not None and _is_same(
                     document.move, documents.EVACUATION, self.host, there)):
                 return None
             self._check_at_rest(document, document.host, 'evacuate',
@@ -274,10 +276,8 @@ class Lifecycle:
 
     def _check_at_rest(self, document: Document, host: str, operation: str, *states: str) -> None:
         """:raises InstanceBusy: an instance is not at rest on a host in one of these states"""
-        waits = document.move is not None and document.move.status == documents.FINISHED
         if document.move is not None or document.state not in states or document.host != host:
-            raise exception.InstanceBusy(document.uuid, operation, document.progress + (
-                ': confirm or revert that first' if waits else ''))
+            raise _busy(document, operation)
 
     def _begun(self, document: Document, kind: str, status: str, destination: str, allocations: Any,
                **flavors: Any) -> Document:
@@ -479,6 +479,14 @@ class Lifecycle:
             with self._changed:
                 taken.discard(instance_uuid)
                 self._changed.notify_all()
+
+
+def _busy(document: Document, operation: str) -> exception.InstanceBusy:
+    move = document.move
+    if move is None:
+        return exception.InstanceBusy(document.uuid, operation, document.state, document.host)
+    first = ': confirm or revert that first' if move.status == documents.FINISHED else ''
+    return exception.InstanceBusy(document.uuid, operation, move.text + first, document.host)
 
 
 def _is_same(move: Move, kind: str, destination: str, allocations: Any) -> bool:

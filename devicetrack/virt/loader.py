@@ -26,7 +26,7 @@ def load_driver(conf: cfg.ConfigOpts, host: str | None = None,
 
     It checks an existing state directory; the manager makes a missing one when it starts.
 
-    :param host: the host's name for messages; by default the machine's
+    :param host: the host's name, the same as the manager's; by default the machine's
     :param connect: returns an open ``libvirt.virConnect`` for the driver to use instead of its own connection to
         ``[libvirt] connection_uri``. Any thread may call it: when the driver first needs the hypervisor, after
         ``driver.close()``, and after the connection was lost, when it must not return the lost one. The driver closes

@@ -37,8 +37,9 @@ SERVICE = """
     def open_host(conf: cfg.ConfigOpts, service: ComputeService) -> devicetrack.ClaimManager:
         devicetrack.register_options(conf)
         devicetrack.sync_store(conf)
-        manager = devicetrack.ClaimManager('compute-7', devicetrack.load_driver(conf), devicetrack.open_store(conf),
-                                           conf, service, instance_fields=ReturnedFields())
+        manager = devicetrack.ClaimManager('compute-7', devicetrack.load_driver(conf, 'compute-7'),
+                                           devicetrack.open_store(conf), conf, service,
+                                           instance_fields=ReturnedFields())
         manager.init_host(None)
         devicetrack.ClaimManger                             # attr-defined
         devicetrack.open_store('sqlite:///store')           # arg-type

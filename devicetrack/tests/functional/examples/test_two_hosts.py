@@ -67,6 +67,7 @@ class TestErrors(two_hosts.TwoHostsTestCase):
             self.one.resize(self.instance, two_hosts.LARGE, 'two')
             busy = self.assertRaises(exception.InstanceBusy, self.two.resize, self.instance, two_hosts.SMALL)
             self.assertIn('is moving to two (resize, finished): confirm or revert that first', str(busy))
+            self.assertEqual('two', busy.host)
             self.two.confirm(self.instance)
             self.two.release(self.instance)
             self.one.go_on(self.instance)
@@ -283,6 +284,23 @@ class TestErrors(two_hosts.TwoHostsTestCase):
         self.hosts['one'].lose_power()
         self.hosts['one'].start()
         self.check('after the power cut')
+
+    def test_a_call_at_another_host_is_told_the_host_of_the_instance(self) -> None:
+        self.one.claim(self.instance, two_hosts.SMALL)
+        for call in (self.two.stop, self.two.start, lambda uuid: self.two.claim(uuid, two_hosts.SMALL),
+                     lambda uuid: self.two.resize(uuid, two_hosts.LARGE),
+                     lambda uuid: self.two.live_migrate(uuid, 'two')):
+            busy = self.assertRaises(exception.InstanceBusy, call, self.instance)
+            self.assertEqual(('active', 'one'), (busy.state, busy.host))
+        self.assertIn('is active; its host is one', str(busy))
+
+    def test_an_instance_whose_boot_failed_cannot_move_and_the_error_says_so(self) -> None:
+        huge = {**two_hosts.SMALL, 'extra_specs': {'hw:pmem': '4GB,4GB,4GB,4GB'}}
+        self.assertRaises(exception.OperationFailed, self.one.claim, self.instance, huge)
+        for call in (self.one.evacuate, self.two.evacuate, self.one.revert,
+                     lambda uuid: self.one.live_migrate(uuid, 'one')):
+            busy = self.assertRaises(exception.InstanceBusy, call, self.instance)
+            self.assertEqual('deleted', busy.state)
 
     def test_another_operation_is_refused_while_a_resize_waits(self) -> None:
         self.one.claim(self.instance, two_hosts.SMALL)

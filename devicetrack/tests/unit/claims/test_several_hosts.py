@@ -36,6 +36,13 @@ class SeveralHostsTestCase(base.TestCase):
         manager.init_host(None)
         return manager
 
+    def test_a_driver_of_another_host_is_refused(self):
+        driver = loader.load_driver(self.conf, 'one')
+        store = open_store(self.conf)
+        self.addCleanup(store.close)
+        error = self.assertRaises(exception.BadRequest, ClaimManager, 'two', driver, store, self.conf)
+        self.assertIn('but the manager is for two', str(error))
+
     def test_work_side_by_side(self):
         managers = [self.manager(name) for name in ('one', 'two')]
         for name in ('one', 'two'):
