@@ -119,6 +119,7 @@ class ServiceCleaning:
         self._there: Mapping[DeviceKey, InventoryDevice] = {}
         self._noted: dict[DeviceKey, str] = {}              # what this process noted
         self._given: set[DeviceKey] = set()                 # what the service gave to guests since the last look began
+        self._handed_out: set[DeviceKey] = set()            # clean, and handed out since the last look began
         # What the service told of a device when this process proved it clean. An earlier proof says nothing of a guest
         # that came after it: a reservation may be lifted by hand.
         self._proven: dict[DeviceKey, str] = {}
@@ -251,6 +252,7 @@ class ServiceCleaning:
         assert self._service is not None
         with self._lock.held():
             self._given.clear()
+            self._handed_out.clear()
         told = self._service.devices()
         with self._lock.held():
             self._told = told
@@ -270,9 +272,10 @@ class ServiceCleaning:
         there = {device.key: device for device in inventory.devices}
         with self._lock.held():
             self._there = there
-            working = frozenset(self._working)
+            # What the service told may be from before their end.
+            over = self._working | self._handed_out
         for key, one in sorted(told.items()):
-            if key in working:
+            if key in over:
                 continue
             self._set(key, self._judge(key, one, lent.get(key)))
         self._workers.start(len(self._waiting))
@@ -335,6 +338,8 @@ class ServiceCleaning:
             self._proven[key] = told
             check()
         service.hand_out(key, told)
+        with self._lock.held():
+            self._handed_out.add(key)
         LOG.info('%s of the service is clean, and handed out again', key)
 
     def _is_proven(self, device: InventoryDevice, told: str) -> bool:

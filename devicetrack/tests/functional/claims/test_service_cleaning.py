@@ -8,6 +8,7 @@ import os
 import pathlib
 import re
 import textwrap
+import time
 from typing import Any
 import uuid
 
@@ -134,6 +135,25 @@ class ServiceCleaningTestCase(base.TestCase):
         [_first, event] = self.wiped()
         self.assertIsNone(event.instance_uuid)
         self.assertRegex(event.more['proof'], '^wiped ')
+
+    def test_a_look_that_began_before_it_was_clean_says_nothing_of_it(self) -> None:
+        self.start()
+        self.use()
+        cleaning, devices = self.host.running.service_cleaning, self.service.devices
+
+        def look() -> None:
+            self.service.devices = told_late    # type: ignore[method-assign]
+            self.host.manager.look_after(self.service)
+
+        def told_late() -> Any:
+            told = devices()
+            while cleaning.findings():
+                time.sleep(0.01)
+            return told
+
+        self.service.before['check_waits'] = look
+        self.assertEqual([], self.look())
+        self.assertEqual((True, [DISK]), (self.is_zero(), self.service.handed_out))
 
     def test_while_a_guest_has_it_nothing_happens(self) -> None:
         self.start()
