@@ -14,7 +14,6 @@ from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import FREE
 from devicetrack.tests import base
 from devicetrack.virt.libvirt import bounded
-from devicetrack.virt.libvirt import side_by_side
 
 
 class ThreadsTestCase(base.TestCase):
@@ -138,11 +137,6 @@ class UsersTestCase(ThreadsTestCase):
         self.assertRaises(bounded.Late, calls.call, lambda: 1)
         calls._idle, calls.timeout_s = idle, base.HANGS_S
         self.assertEqual((2, {}), (calls.call(lambda: 2), calls._unanswered))
-
-    def test_questions_side_by_side_are_not_asked(self) -> None:
-        self.assertRaises(bounded.NotMade, side_by_side.ask, ['a', 'b'], str, base.HANGS_S)
-        self.remember()
-        self.assertEqual(['a', 'b'], side_by_side.ask(['a', 'b'], str, base.HANGS_S))
 
     def end(self, dog: watchdog.Watchdog) -> None:
         """End its thread, which other tests would count."""

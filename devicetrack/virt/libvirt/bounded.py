@@ -133,16 +133,6 @@ class Calls:
         result = answer
         return result
 
-    def natively(self, work: Callable[[], Answer], about: str | None = None) -> Answer:
-        """As :meth:`call` if threads are eventlet's. Otherwise this thread does ``work``, for as long as it takes."""
-        if _green() is not None:
-            return self.call(work, about)
-        call = self._placed(work, about)
-        try:
-            return work()
-        finally:
-            self._unanswered.pop(id(call), None)
-
     def is_late(self, about: str) -> bool:
         """Whether an earlier call about the same has no answer yet, although its time is over."""
         return any(call.about == about and not call.left_s for call in self._now())

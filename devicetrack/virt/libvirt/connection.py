@@ -11,13 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Collection
-from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 import contextlib
 import enum
 import functools
-import itertools
 import os
 import re
 import threading
@@ -30,7 +28,6 @@ import libvirt
 from devicetrack import exception
 from devicetrack import log
 from devicetrack.virt.libvirt import bounded
-from devicetrack.virt.libvirt import side_by_side
 from devicetrack.virt.libvirt import vfio_migration
 
 LOG = log.logger(__name__)
@@ -42,8 +39,6 @@ _KEEPALIVE_S = 5
 _ACCOUNT = re.compile('//[^/]*@')
 
 _Answer = TypeVar('_Answer')
-_Name = TypeVar('_Name')
-_Found = TypeVar('_Found')
 
 
 class Meaning(enum.Enum):
@@ -268,11 +263,9 @@ class Connection:
     def definitions(self, read: Callable[[Definitions | Unreadable], _Answer],
                     told: Callable[[int, int], None] | None = None,
                     only: Collection[str] | None = None) -> list[_Answer]:
-        """Read every domain's definitions. Only a few of them are in memory at a time.
+        """Read every domain's definitions, one after the other. A domain that goes away meanwhile is left out.
 
-        A domain that goes away meanwhile is left out.
-
-        :param read: converts a domain's definitions into an answer. Several threads do so at a time
+        :param read: converts a domain's definitions into an answer
         :param told: as for :meth:`devicetrack.virt.driver.VirtDriver.guest_records`
         :param only: the UUIDs of the domains to read; by default all
         :raises HypervisorUnreachable: no answer, perhaps after some domains were read. From then on, a domain about
@@ -282,32 +275,16 @@ class Connection:
         # Listing the transient domains costs a fraction of asking every domain. The list is read second, so a domain in
         # it had no definition when all domains were listed, or has lost it since.
         transient = {domain.UUIDString() for domain in self._list(libvirt.VIR_CONNECT_LIST_DOMAINS_TRANSIENT)}
-        numbers = itertools.count(1)
 
-        # libvirtd, in its own process, takes some of the time for a document, and lxml, without Python's lock, some of
-        # the rest.
-        def ask(named: tuple[str, Any]) -> _Answer | None:
-            uuid, domain = named
-            found = self._late(uuid) or self._definitions_of(uuid, domain, uuid in transient)
-            answer = None if found is None else read(found)
-            if told is not None:
-                told(next(numbers), len(domains))
-            return answer
+        def ask(domain: Domain) -> Sequence[Definitions]:
+            current = domain.xml(0)
+            # The document itself says whether the guest runs. Another call to ask would be a race, and would cost half
+            # as much as the document.
+            running = _LIVE.match(current) is not None
+            return [Definitions(domain.uuid, running, current, domain.xml(libvirt.VIR_DOMAIN_XML_INACTIVE)
+                                if running and domain.uuid not in transient else None)]
 
-        # The names are read before the threads start: in a thread, each call of the binding waits for the others.
-        return [answer for answer in self._side_by_side([(domain.UUIDString(), domain) for domain in domains], ask)
-                if answer is not None]
-
-    def _side_by_side(self, domains: Iterable[_Name], question: Callable[[_Name], _Answer]) -> list[_Answer]:
-        """As :func:`.side_by_side.ask`.
-
-        :raises HypervisorUnreachable: no answer for too long
-        """
-        try:
-            return side_by_side.ask(domains, question, self._calls.timeout_s)
-        except bounded.Late as error:
-            self._drop(self._raw)
-            raise self._unreachable(error) from error
+        return self._each(domains, ask, read, told=told)
 
     def saved(self, read: Callable[[Definitions | Unreadable], _Answer]) -> list[_Answer]:
         """Read the definition in the saved state of every guest that has one (managed save).
@@ -315,23 +292,17 @@ class Connection:
         :param read: as in :meth:`definitions`; the saved definition is ``current``
         :raises HypervisorUnreachable: no answer
         """
-        def ask(raw: Any) -> _Answer | None:
-            domain = Domain(self, raw)
-            if (late := self._late(domain.uuid)) is not None:
-                return read(late)
+        def ask(domain: Domain) -> Sequence[Definitions]:
             try:
                 text = domain.saved()
-            except exception.DomainGone:
-                return None
             except Refused as error:
-                if error.meaning is Meaning.UNSUPPORTED:
-                    # libvirt's test driver: nobody can read or change its saved states. QEMU's driver can since 3.7.
-                    return None
-                return read(Unreadable(domain.uuid, f'its saved state: {error}'))
-            return None if text is None else read(Definitions(domain.uuid, False, text, None))
+                # libvirt's test driver: nobody can read or change its saved states. QEMU's driver can since 3.7.
+                if error.meaning is not Meaning.UNSUPPORTED:
+                    raise
+                return []
+            return [] if text is None else [Definitions(domain.uuid, False, text, None)]
 
-        return [answer for answer in self._side_by_side(self._list(libvirt.VIR_CONNECT_LIST_DOMAINS_MANAGEDSAVE), ask)
-                if answer is not None]
+        return self._each(self._list(libvirt.VIR_CONNECT_LIST_DOMAINS_MANAGEDSAVE), ask, read, 'its saved state: ')
 
     def snapshots(self, read: Callable[[Definitions | Unreadable], _Answer]) -> list[_Answer]:
         """Read every snapshot of every guest.
@@ -339,20 +310,34 @@ class Connection:
         :param read: as in :meth:`definitions`; the document of a snapshot is ``current``
         :raises HypervisorUnreachable: no answer
         """
-        def ask(raw: Any) -> Sequence[_Answer]:
-            domain = Domain(self, raw)
-            if (late := self._late(domain.uuid)) is not None:
-                return [read(late)]
-            try:
-                documents = domain.snapshots()
-            except exception.DomainGone:
-                return []
-            except Refused as error:
-                return [read(Unreadable(domain.uuid, f'its snapshots: {error}'))]
-            return [read(Definitions(domain.uuid, False, document, None)) for document in documents]
+        def ask(domain: Domain) -> Sequence[Definitions]:
+            return [Definitions(domain.uuid, False, document, None) for document in domain.snapshots()]
 
-        return list(itertools.chain.from_iterable(self._side_by_side(
-            self._list(libvirt.VIR_CONNECT_LIST_DOMAINS_HAS_SNAPSHOT), ask)))
+        return self._each(self._list(libvirt.VIR_CONNECT_LIST_DOMAINS_HAS_SNAPSHOT), ask, read, 'its snapshots: ')
+
+    def _each(self, domains: Sequence[Any], ask: Callable[[Domain], Sequence[Definitions]],
+              read: Callable[[Definitions | Unreadable], _Answer], what: str = '',
+              told: Callable[[int, int], None] | None = None) -> list[_Answer]:
+        """Ask about one domain after the other.
+
+        :param what: begins the reason why a domain is unreadable
+        """
+        answers: list[_Answer] = []
+        for number, raw in enumerate(domains, 1):
+            domain = Domain(self, raw)
+            found: Sequence[Definitions | Unreadable]
+            try:
+                # Each further question about it would keep one more thread.
+                found = ask(domain) if not self._calls.is_late(domain.uuid) else [
+                    Unreadable(domain.uuid, 'the hypervisor has not answered an earlier question about it yet')]
+            except exception.DomainGone:
+                found = ()
+            except Refused as error:
+                found = [Unreadable(domain.uuid, f'{what}{error}')]
+            answers += map(read, found)
+            if told is not None:
+                told(number, len(domains))
+        return answers
 
     def returning(self) -> frozenset[tuple[int, str]]:
         """List the domains that may get other definitions than they have: from a saved state or a snapshot.
@@ -367,28 +352,6 @@ class Connection:
     def _list(self, flags: int) -> list[Any]:
         domains: list[Any] = self._asked('virConnectListAllDomains', lambda raw: raw.listAllDomains(flags))
         return domains
-
-    def _late(self, uuid: str) -> Unreadable | None:
-        """Report a domain about which an earlier question still waits for its answer. Each more would keep a thread."""
-        if self._calls.is_late(uuid):
-            return Unreadable(uuid, 'the hypervisor has not answered an earlier question about it yet')
-        return None
-
-    def _definitions_of(self, uuid: str, domain: Any, transient: bool) -> Definitions | Unreadable | None:
-        """Read the definitions of a domain; None if it is gone."""
-        try:
-            with self.calling('virDomainGetXMLDesc', uuid):
-                current = self._calls.natively(functools.partial(domain.XMLDesc, 0), uuid)
-                # The document itself says whether the guest runs. Another call to ask would be a race, and would cost
-                # half as much as the document.
-                running = _LIVE.match(current) is not None
-                return Definitions(uuid, running, current, self._calls.natively(
-                    functools.partial(domain.XMLDesc, libvirt.VIR_DOMAIN_XML_INACTIVE), uuid)
-                    if running and not transient else None)
-        except exception.DomainGone:
-            return None
-        except Refused as error:
-            return Unreadable(uuid, str(error))
 
     def domain(self, uuid: str) -> Domain | None:
         """Look up the domain of this UUID; None if there is none."""

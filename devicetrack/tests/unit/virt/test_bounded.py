@@ -74,20 +74,6 @@ class CallsTestCase(base.TestCase):
         for thread in busy:
             thread.join()
 
-    def test_those_of_the_callers_own_thread_count_too(self):
-        self.patch(bounded, 'MOST_UNANSWERED', 1)
-        calls, goes_on = bounded.Calls(0.01), threading.Event()
-        thread = threading.Thread(target=calls.natively, args=(goes_on.wait, 'a'))
-        thread.start()
-        while not calls.is_late('a'):
-            pass
-        self.assertFalse(calls.is_late('b'))
-        self.assertRaises(bounded.NotMade, calls.natively, self.fail)
-        goes_on.set()
-        thread.join()
-        self.assertFalse(calls.is_late('a'))
-        self.assertEqual(7, calls.natively(lambda: 7))
-
     def test_one_under_the_lock_of_the_ledger_is_seen(self):
         def call():
             with LedgerLock().held():

@@ -125,7 +125,8 @@ class Raw:
         return self.domain
 
     def listAllDomains(self, flags: int) -> list[Domain]:
-        return [self.domain] if self.domain and not flags else []
+        is_transient = flags == libvirt.VIR_CONNECT_LIST_DOMAINS_TRANSIENT
+        return [self.domain] if self.domain and (not flags or is_transient and self.domain.defined is None) else []
 
     def defineXML(self, text: str) -> None:
         assert self.domain is not None
