@@ -7,12 +7,11 @@ back returns only when that is on the disk. So after a crash at any moment, a de
 A device whose proof was taken back for a guest of ours is noted as given until it is proven clean again. So the bytes
 on a device without a proof are those of our guest, or of somebody unknown.
 
-The file has a line with a checksum for each proof; the last line of a device counts. It is written anew when a proof is
-taken back, and when it has become long. If the file cannot be trusted, devices are read again. Before a guest gets one
-of them, such a file is replaced, because somebody may repair the old one and start the service again:
+The file has a line with a checksum for each proof, and each change replaces the file. (Earlier releases added lines, so
+the last line of a device counts.) If the file cannot be trusted, devices are read again. Before a guest gets one of
+them, such a file is replaced, because somebody may repair the old one and start the service again:
 
-- A line that cannot be read may have said anything, so the proofs before it no longer count. Only a torn line after the
-  last newline is ignored: a crash tore it, so the call that wrote it never returned.
+- A file with a line that cannot be read proves nothing: the line may have said anything.
 - The file names its own inode. A copy of it, for example from a backup of the state directory, proves nothing: the copy
   does not know of the guests that came after it. That holds for a copy that is written into the file, too: since a
   proof was taken back, the file has another inode.
@@ -35,7 +34,6 @@ import fcntl
 import os
 import threading
 import time
-from typing import cast
 from typing import Final
 import urllib.parse
 import zlib
@@ -58,8 +56,6 @@ _PROVEN: Final = '+'
 _GIVEN: Final = '-'
 # The digits of a line's checksum. A tab follows them.
 _CHECKSUM: Final = 8
-# The file is written anew when it has this many lines more than twice the number of proofs that count.
-_LINES: Final = 1000
 # The number that tells a file from an earlier one with the same inode (ioctl_getversion(2) of several file systems).
 _FS_IOC_GETVERSION: Final = 0x80087601
 
@@ -75,7 +71,7 @@ _NO_FILE: Final = ()
 
 
 class _NotProofs(OSError):
-    """The file, or one of its lines, cannot be trusted."""
+    """The file cannot be trusted."""
 
 
 class Proofs:
@@ -89,11 +85,9 @@ class Proofs:
         self._mutex = threading.Lock()
         self._known: _Known = {}
         self._given: frozenset[_Key] = frozenset()      # none of these has a proof
-        self._lines = 0                         # lines in the file; 0: it must be written anew before a line is added
         # The state of the file when it was last read or written here. It is the last to change, so that the file is
         # read again after an error or an interrupt anywhere before.
         self._read: tuple[int, ...] | None = None
-        self._unread: OSError | None = None     # the file has lines that hide some of its proofs
         self._logged: str | None = None         # why the file proves nothing
 
     def unproven(self, devices: Iterable[InventoryDevice], nothing_kept: Collection[str] = ()) -> list[_Key]:
@@ -105,23 +99,11 @@ class Proofs:
         fields = Compact(InventoryDevice, devices)
         with self._mutex:
             self._refresh()
-            known = self._known
-            if not known:                       # for example on a host whose devices all have owners
-                # Whoever compares the devices uses these very keys.
-                return list(cast(Iterable[_Key], fields.by('kind', 'identifier')))
             return [key for key, details in zip(fields.columns('kind', 'identifier'), fields.column('details'),
                                                 strict=True)
-                    if (proof := known.get(key)) is None
+                    if (proof := self._known.get(key)) is None
                     or (proof[2] == vocabulary.NOTHING_KEPT and key[1] not in nothing_kept)
-                    or (proof[0] != details and not self._is_same(key, proof, details))]
-
-    def _is_same(self, key: _Key, proof: _Proof, details: str) -> bool:
-        """Whether a proof is for the same device, although its details differ now."""
-        if not _is_same(proof[0], details):
-            return False
-        if _disks_of(details) or not _disks_of(proof[0]):
-            self._known[key] = (details, *proof[1:])                    # this is quicker the next time
-        return True
+                    or (proof[0] != details and not _is_same(proof[0], details))]
 
     def how(self, key: DeviceKey, details: str) -> str | None:
         """How this one device was proven clean; None if no proof calls it clean."""
@@ -184,7 +166,7 @@ class Proofs:
             new: _Known = {(kind, name): (*proof[:3], now) for name, (before, now) in evidence.items()
                            if (proof := self._known.get((kind, name))) is not None and proof[3] == before}
             if new:
-                self._write({**self._known, **new}, [_line(key, proof) for key, proof in new.items()])
+                self._replace({**self._known, **new}, self._given)
 
     def record(self, proven: Mapping[DeviceKey, str], how: str,
                evidence: Mapping[DeviceKey, str] | None = None) -> None:
@@ -199,7 +181,7 @@ class Proofs:
             with self._writing():
                 new: _Known = {(key.kind, key.identifier): (text, now, how, (evidence or {}).get(key, ''))
                                for key, text in proven.items()}
-                self._write({**self._known, **new}, [_line(key, proof) for key, proof in new.items()])
+                self._replace({**self._known, **new}, self._given)
 
     def is_given(self, key: DeviceKey) -> bool:
         """Whether the last proof of a device was taken back for a guest of ours, and nothing else is known of it since.
@@ -233,7 +215,7 @@ class Proofs:
     def _writing(self) -> Iterator[None]:
         """Keep other threads and processes from writing, and first read what they wrote.
 
-        A file that cannot be trusted is replaced by one that has no proofs but those that count.
+        A file that cannot be trusted is replaced by one without proofs.
 
         :raises OSError: the lock cannot be taken, or the file can be neither read nor replaced
         """
@@ -241,7 +223,7 @@ class Proofs:
             error = self._refresh()
             if isinstance(error, ownfiles.NotOurs | _NotProofs):
                 try:
-                    self._replace(self._known)
+                    self._replace({}, frozenset())
                 except OSError as failed:
                     raise OSError(failed.errno, f'{self._path} cannot be trusted ({error.strerror}) and not be '
                                                 f'replaced ({failed.strerror or failed})') from failed
@@ -258,21 +240,21 @@ class Proofs:
         try:
             now = self._state()
             if now == self._read:
-                return self._unread
-            known, given, unread = ({}, set(), None) if now == _NO_FILE else self._load()
+                return None
+            known, given = ({}, set()) if now == _NO_FILE else self._load()
             # Whoever replaced or deleted the file may have been killed before that was durable. After a power cut the
             # old file would be back, with proofs that are not known here.
             ownfiles.sync_directory(os.path.dirname(self._path))
         except OSError as error:
-            self._read, self._known, self._given, self._lines = None, {}, frozenset(), 0
+            self._read, self._known, self._given = None, {}, frozenset()
             if self._logged != str(error):      # not again for each device
                 LOG.error('%(path)s proves no device clean: %(error)s', {'path': self._path, 'error': error})
                 self._logged = str(error)
             return error
         self._read = None                       # of the file before
-        self._known, self._given, self._unread, self._lines = known, frozenset(given), unread, 0
+        self._known, self._given = known, frozenset(given)
         self._read, self._logged = now, None
-        return unread
+        return None
 
     def _state(self) -> tuple[int, ...]:
         """:raises OSError: it is unknown, also whether there is a file"""
@@ -282,24 +264,22 @@ class Proofs:
             return _NO_FILE
         return _state_of(status)
 
-    def _load(self) -> tuple[_Known, set[_Key], OSError | None]:
-        """Read the file.
+    def _load(self) -> tuple[_Known, set[_Key]]:
+        """Read the proofs in the file, and the devices that were given to guests.
 
-        :returns: the proofs that count, the devices that were given to guests, and an error if lines that cannot be
-            read hide others
         :raises OSError: nothing counts
         """
         ownfiles.check_file(self._path)
         with open(self._path, 'rb', opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW)) as file:
             itself = _itself(file.fileno())
-            lines = file.read().split(b'\n')
-        if _text(lines[0]) != f'{_FORM}\t{itself}':
+            head, *lines = file.read().split(b'\n')
+        if _text(head) != f'{_FORM}\t{itself}':
             raise _NotProofs(errno.EINVAL, 'it is not a file of proofs, or is a copy of one')
+        if not lines or lines.pop():
+            raise _NotProofs(errno.EINVAL, 'its last line is torn')
         known: _Known = {}
         given: set[_Key] = set()
-        # After the last newline there is nothing, or a line that a crash tore.
-        unread = lines[-1] != b''
-        for number, line in enumerate(lines[1:-1], 2):
+        for number, line in enumerate(lines, 2):
             fields = (_text(line) or '').split('\t')
             done = fields[0]
             if len(fields) in (6, 7) and done == _PROVEN:       # without evidence there are six
@@ -310,42 +290,16 @@ class Proofs:
             elif len(fields) == 3 and done == _GIVEN:
                 given.add((fields[1], urllib.parse.unquote(fields[2])))
             else:
-                LOG.error('Line %(line)d of %(path)s cannot be read: no line before it proves a device clean',
-                          {'line': number, 'path': self._path})
-                known.clear()
-                given.clear()
-                unread = True
-        return known, given, _NotProofs(errno.EINVAL, 'lines of it cannot be read') if unread else None
+                raise _NotProofs(errno.EINVAL, f'its line {number} cannot be read')
+        return known, given
 
-    def _write(self, known: _Known, lines: list[str]) -> None:
-        """Write proofs to the file. The caller is in :meth:`_writing`.
-
-        :param known: all proofs from now on
-        :param lines: the lines to add to the existing file
-        :raises OSError: the file has its new or its old content, and is read again before it is used
-        """
-        if not self._lines or self._lines + len(lines) > 2 * len(known) + _LINES:
-            self._replace(known)
-            return
-        before, self._read = self._lines, None
-        fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            _write_all(fd, ''.join(lines).encode())
-            os.fsync(fd)
-            status = os.fstat(fd)
-        finally:
-            os.close(fd)
-        self._known, self._lines, self._given = known, before + len(lines), self._given.difference(known)
-        self._read = _state_of(status)
-
-    def _replace(self, known: _Known, given: frozenset[_Key] | None = None) -> None:
+    def _replace(self, known: _Known, given: frozenset[_Key]) -> None:
         """Write a new file that has these proofs and no others. The caller is in :meth:`_writing`.
 
-        :param given: the devices that were given to guests; as before without it
-
-        :raises OSError: as :meth:`_write`
+        :param given: the devices that were given to guests, but for those that are proven clean since
+        :raises OSError: the file has its new or its old content, and is read again before it is used
         """
-        given = (self._given if given is None else given).difference(known)
+        given = given.difference(known)
         self._read, new = None, f'{self._path}.new'
         with contextlib.suppress(FileNotFoundError):
             os.unlink(new)
@@ -362,7 +316,7 @@ class Proofs:
         finally:
             os.close(fd)
         ownfiles.sync_directory(os.path.dirname(self._path))
-        self._known, self._given, self._unread, self._lines = known, given, None, 1 + len(given) + len(known)
+        self._known, self._given = known, given
         self._read = _state_of(status)
 
 
