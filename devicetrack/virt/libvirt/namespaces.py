@@ -15,12 +15,9 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
 import errno
-import functools
-import hashlib
 import os
 import pathlib
 import stat
-from typing import Any
 from typing import NamedTuple
 import uuid
 
@@ -38,9 +35,6 @@ _FILE_ALIGN = 2 << 20
 REGIONS = '/sys/bus/nd/devices'
 # Names the space of the files' UUIDs. The UUIDs are in records, so this never changes.
 _FILES = uuid.UUID('5f1d5d3e-8f2e-4a6c-9c3b-0b1f6f0f7a11')
-_FILES_BYTES = _FILES.bytes
-# RFC 9562, section 4.1: the two highest bits of this digit say which layout a UUID has.
-_VARIANT = {digit: '89ab'[int(digit, 16) & 3] for digit in '0123456789abcdef'}
 
 
 class Namespace(NamedTuple):
@@ -221,24 +215,20 @@ class DirectorySource(NamespaceSource):
         self.beginning = os.path.join(directory, '')
 
     def each(self) -> Iterator[Namespace]:
-        # Making a Namespace by its constructor takes twice as long, and there may be thousands.
-        make: Callable[[tuple[Any, ...]], Namespace] = functools.partial(tuple.__new__, Namespace)
-        beginning = self.beginning
         with self._entries() as entries:
             for entry in entries:
-                name = entry.name
+                name, path = entry.name, self.beginning + entry.name
                 try:
                     status = entry.stat(follow_symlinks=False)
                 except FileNotFoundError:
                     continue                    # somebody has just removed it
                 except OSError as error:
-                    yield make((name, None, beginning + name, 0, _FILE_ALIGN, None, None, False,
-                                f'it cannot be read: {error.strerror}'))
+                    yield Namespace(name, None, path, 0, _FILE_ALIGN, None, None, False,
+                                    f'it cannot be read: {error.strerror}')
                     continue
                 if stat.S_ISREG(status.st_mode):
-                    yield make((name, _file_uuid(name, status.st_ino), beginning + name, status.st_size, _FILE_ALIGN,
-                                None, None, False,
-                                'the file has another name too' if status.st_nlink > 1 else None))
+                    yield Namespace(name, _file_uuid(name, status.st_ino), path, status.st_size, _FILE_ALIGN, None,
+                                    None, False, 'the file has another name too' if status.st_nlink > 1 else None)
 
     def paths(self) -> dict[str, str]:
         with self._entries() as entries:
@@ -253,13 +243,8 @@ class DirectorySource(NamespaceSource):
     def _entries(self) -> Iterator[Iterator[os.DirEntry[str]]]:
         """Yield the entries of the directory without symbolic links: a link's owner could choose what gets wiped."""
         try:
-            # Scan by descriptor, so that the kernel does not look up the directory's whole path for each file.
-            fd = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                with os.scandir(fd) as entries:
-                    yield entries
-            finally:
-                os.close(fd)
+            with os.scandir(self._directory) as entries:
+                yield entries
         except OSError as error:
             raise exception.CommandFailed(f'list {self._directory}', str(error.strerror)) from error
 
@@ -338,11 +323,8 @@ def is_hole(fd: int) -> bool:
     return False
 
 
-@functools.lru_cache(maxsize=1 << 16)
 def _file_uuid(name: str, inode: int) -> str:
-    """Compute ``uuid.uuid5(_FILES, …)`` as text. Making a UUID object would take most of the time."""
-    digits = hashlib.sha1(_FILES_BYTES + f'{name}:{inode}'.encode(), usedforsecurity=False).hexdigest()
-    return f'{digits[:8]}-{digits[8:12]}-5{digits[13:16]}-{_VARIANT[digits[16]]}{digits[17:20]}-{digits[20:32]}'
+    return str(uuid.uuid5(_FILES, f'{name}:{inode}'))
 
 
 def _path(found: ndctl.Listed) -> str:
