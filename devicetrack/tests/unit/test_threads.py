@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-import gc
 import threading
 
 from devicetrack import exception
@@ -124,20 +123,6 @@ class UsersTestCase(ThreadsTestCase):
         self.remember()
         self.assertEqual(1, calls.call(lambda: 1))
 
-    def test_a_thread_that_dies_after_its_answer_gets_no_other_call(self) -> None:
-        self.remember()
-        calls = bounded.Calls(base.HANGS_S)
-
-        class NoMemory(bounded._Idle):
-            def append(self, _one: object) -> None:
-                raise MemoryError
-
-        idle, calls._idle = calls._idle, NoMemory()
-        calls.timeout_s = 0.01
-        self.assertRaises(bounded.Late, calls.call, lambda: 1)
-        calls._idle, calls.timeout_s = idle, base.HANGS_S
-        self.assertEqual((2, {}), (calls.call(lambda: 2), calls._unanswered))
-
     def end(self, dog: watchdog.Watchdog) -> None:
         """End its thread, which other tests would count."""
         def end() -> None:
@@ -187,60 +172,3 @@ class UsersTestCase(ThreadsTestCase):
         self.remember()
         host.audit()
         self.assertEqual({'d0': FREE, 'd1': FREE}, host.states())
-
-
-class EndTestCase(base.TestCase):
-    """A driver that is closed and made anew in one process leaves no thread behind."""
-
-    def joined(self, calls: bounded.Calls) -> list[threading.Thread]:
-        """The threads that carried out two calls at once, which wait for others now."""
-        both = threading.Barrier(2)
-
-        def work() -> threading.Thread:
-            both.wait(base.HANGS_S)
-            return threading.current_thread()
-
-        found: list[threading.Thread] = []
-        callers = [threading.Thread(target=lambda: found.append(calls.call(work))) for _ in range(2)]
-        for caller in callers:
-            caller.start()
-        for caller in callers:
-            caller.join()
-        return found
-
-    def test_calls_that_are_closed_end_their_threads_and_work_again(self) -> None:
-        calls = bounded.Calls(base.HANGS_S)
-        for _ in range(3):
-            threads_of_calls = self.joined(calls)
-            calls.close()
-            for thread in threads_of_calls:
-                thread.join(base.HANGS_S)
-                self.assertFalse(thread.is_alive())
-
-    def test_calls_that_nobody_has_any_more_end_theirs(self) -> None:
-        calls = bounded.Calls(base.HANGS_S)
-        threads_of_calls = self.joined(calls)
-        del calls
-        gc.collect()
-        for thread in threads_of_calls:
-            thread.join(base.HANGS_S)
-            self.assertFalse(thread.is_alive())
-
-    def test_a_late_call_ends_its_thread_when_it_is_answered(self) -> None:
-        calls, answer, found = bounded.Calls(base.HANGS_S), threading.Event(), list[threading.Thread]()
-        self.addCleanup(answer.set)
-
-        def work() -> None:
-            found.append(threading.current_thread())
-            begun.set()
-            answer.wait(base.HANGS_S)
-
-        begun = threading.Event()
-        caller = threading.Thread(target=lambda: calls.call(work))
-        caller.start()
-        begun.wait(base.HANGS_S)
-        calls.close()
-        answer.set()
-        caller.join()
-        found[0].join(base.HANGS_S)
-        self.assertFalse(found[0].is_alive())

@@ -1,8 +1,8 @@
 """Calls with a timeout: another thread makes the call, and the caller waits for its answer only so long.
 
 A call into a library cannot be ended from outside. So the thread of a late call goes on waiting and keeps the objects
-that the call needs. The thread is used again once its answer has come. While many calls are late, no further call is
-made: the same daemon would not answer that either. A call waits for a place while too many others are on their way.
+that the call needs, until its answer has come. While many calls are late, no further call is made: the same daemon
+would not answer that either. A call waits for a place while too many others are on their way.
 
 In a process whose threads are eventlet's, a call into a C library stops all of them until it returns, also the one that
 waits for its answer only so long. There such calls are made in the native threads of eventlet's pool.
@@ -10,9 +10,7 @@ waits for its answer only so long. There such calls are made in the native threa
 
 from __future__ import annotations
 
-import collections
 from collections.abc import Callable
-import contextlib
 import importlib
 import os
 import queue
@@ -22,7 +20,6 @@ import time
 from typing import Any
 from typing import Final
 from typing import TypeVar
-import weakref
 
 from devicetrack import threads
 
@@ -57,21 +54,8 @@ class _Call:
         return max(0.0, self.deadline - time.monotonic())
 
 
-class _Idle(collections.deque[queue.SimpleQueue[_Call | None]]):
-    """The threads that wait for a call, by the queues in which they wait."""
-
-    is_over = False
-
-    def end(self) -> None:
-        """End these threads now, and those that work as soon as they have answered."""
-        self.is_over = True
-        while self:
-            with contextlib.suppress(IndexError):       # a caller was faster
-                self.pop().put(None)
-
-
 class Calls:
-    """Makes calls. Its threads end with it, or by :meth:`close`.
+    """Makes calls, each in a thread of its own.
 
     :param timeout_s: how long each may take
     :param into_c: the calls do nothing but call a C library: they may run in a native thread beside eventlet's
@@ -81,19 +65,8 @@ class Calls:
         self.timeout_s, self._into_c = timeout_s, into_c
         self._begin()
 
-    def close(self) -> None:
-        """End the threads; that of a late call ends when its answer has come. The next call starts others."""
-        over = self._idle
-        self._start_anew()
-        over.end()
-
-    def _start_anew(self) -> None:
-        self._idle = _Idle()
-        weakref.finalize(self, self._idle.end).atexit = False
-
     def _begin(self) -> None:
         self._pid = os.getpid()
-        self._start_anew()
         self._unanswered: dict[int, _Call] = {}
         self._placing = threading.RLock()      # a signal handler may come in the middle
 
@@ -105,16 +78,13 @@ class Calls:
         :raises Late: no answer in time
         """
         call = self._placed(work, about)
+        result: Answer
         if self._into_c and (eventlet := _green()) is not None:
-            result: Answer = self._call_natively(call, eventlet)
-            return result
+            with eventlet.Timeout(call.left_s, Late(f'no answer within {self.timeout_s} s')):
+                result = eventlet.tpool.execute(self._carry_out, call)
+                return result
         try:
-            try:
-                calls = self._idle.pop()
-            except IndexError:
-                calls = queue.SimpleQueue()
-                threads.Thread('devicetrack-libvirt', _work, (calls, self._idle, self._unanswered)).start()
-            calls.put(call)
+            threads.Thread('devicetrack-libvirt', self._answer, (call,)).start()
         except threads.NotStarted as unstarted:
             self._unanswered.pop(id(call), None)
             raise NotMade(unstarted.strerror) from unstarted
@@ -122,7 +92,7 @@ class Calls:
             self._unanswered.pop(id(call), None)
             raise
         try:
-            answer, error = call.answer.get(timeout=call.left_s)
+            result, error = call.answer.get(timeout=call.left_s)
         except queue.Empty:
             raise Late(f'no answer within {self.timeout_s} s') from None
         if error is not None:
@@ -130,7 +100,6 @@ class Calls:
                 raise error
             finally:
                 del error                       # else it would refer to this frame, which refers to it
-        result = answer
         return result
 
     def is_late(self, about: str) -> bool:
@@ -158,40 +127,20 @@ class Calls:
                 raise NotMade(f'{MOST_UNANSWERED} other calls were on their way for {self.timeout_s} s')
             time.sleep(_POLL_S)
 
-    def _call_natively(self, call: _Call, eventlet: Any) -> Any:
-        def carried_out() -> Any:
-            try:
-                return call.work()
-            finally:
-                self._unanswered.pop(id(call), None)
+    def _carry_out(self, call: _Call) -> Any:
+        try:
+            return call.work()
+        finally:
+            self._unanswered.pop(id(call), None)
 
-        with eventlet.Timeout(call.left_s, Late(f'no answer within {self.timeout_s} s')):
-            return eventlet.tpool.execute(carried_out)
-
-
-def _work(calls: queue.SimpleQueue[_Call | None], idle: _Idle, unanswered: dict[int, _Call]) -> None:
-    """Carry out calls. This has no reference to their :class:`Calls`, which ends with its last user."""
-    try:
-        while (call := calls.get()) is not None:
-            answer: Any = None
-            error: BaseException | None = None
-            try:
-                answer = call.work()
-            except BaseException as raised:
-                error = raised
-            finally:
-                unanswered.pop(id(call), None)
-            idle.append(calls)
-            call.answer.put((answer, error))
-            # The next call may be long in coming. The objects of this call must not stay in memory until then.
-            del call, answer, error
-            if idle.is_over:
-                with contextlib.suppress(ValueError):       # a caller was faster, and this thread has another call
-                    idle.remove(calls)
-                    return
-    finally:                                # no memory left: nobody may give this thread another call
-        with contextlib.suppress(ValueError):
-            idle.remove(calls)
+    def _answer(self, call: _Call) -> None:
+        answer: tuple[Any, BaseException | None]
+        try:
+            answer = self._carry_out(call), None
+        except BaseException as error:
+            answer = None, error
+        call.answer.put(answer)
+        del answer                              # else the traceback of an error would refer to it
 
 
 def _green() -> Any:

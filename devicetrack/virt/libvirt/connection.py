@@ -214,19 +214,9 @@ class Connection:
         self._name = _ACCOUNT.sub('//', self.uri)       # for messages
         self._connect = connect or self._open
         self._shared = connect is not None
-        self._all_calls: list[bounded.Calls] = []
-        self._calls = self.calls(timeout_s, into_c=True)
+        self._calls = bounded.Calls(timeout_s, into_c=True)
         self._lock = threading.Lock()
         self._raw: Any = None
-
-    def calls(self, timeout_s: float, into_c: bool = False) -> bounded.Calls:
-        """Return calls to something on the same host whose threads end with :meth:`close`, as those to libvirt do.
-
-        :param timeout_s: as for :class:`.bounded.Calls`
-        :param into_c: as for :class:`.bounded.Calls`
-        """
-        self._all_calls.append(bounded.Calls(timeout_s, into_c))
-        return self._all_calls[-1]
 
     def raw(self) -> Any:
         """Return the open ``libvirt.virConnect``.
@@ -251,14 +241,12 @@ class Connection:
             return self._raw
 
     def close(self) -> None:
-        """Close the connection, if it is our own, and end the threads of all calls. The next call begins again."""
+        """Close the connection, if it is our own. The next call begins again."""
         with self._lock:
             raw, self._raw = self._raw, None
         if raw is not None and not self._shared:
             with contextlib.suppress(libvirt.libvirtError, bounded.Late):
                 self._calls.call(raw.close)
-        for calls in self._all_calls:
-            calls.close()
 
     def definitions(self, read: Callable[[Definitions | Unreadable], _Answer],
                     told: Callable[[int, int], None] | None = None,

@@ -32,11 +32,11 @@ _Found = TypeVar('_Found')
 class GuestPaths:
     """Follows paths.
 
-    :param calls: into a C library; their timeout is how long one look may take
+    :param timeout_s: how long one look may take
     """
 
-    def __init__(self, calls: bounded.Calls) -> None:
-        self._calls = calls
+    def __init__(self, timeout_s: float) -> None:
+        self._calls = bounded.Calls(timeout_s, into_c=True)
 
     def files(self, paths: Iterable[str], must: bool = True) -> Mapping[str, File]:
         """Identify the files at some paths, by path. A path at which there is none is left out.

@@ -10,7 +10,6 @@ import uuid
 from devicetrack.tests import base
 from devicetrack.tests.drivers import contract
 from devicetrack.tests.unit.virt import data
-from devicetrack.virt.libvirt import bounded
 from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import mdev_sysfs
 from devicetrack.virt.libvirt import mdevctl
@@ -40,9 +39,6 @@ class Node:
         self.units = 24
         self.functions: list[str] = []          # parents beside PARENT, which make one device of mtty-2 each
         self.done: list[tuple[str, str]] = []
-
-    def calls(self, timeout_s: float) -> bounded.Calls:
-        return bounded.Calls(timeout_s)
 
     def free(self) -> int:
         return self.units - sum(COSTS[device.type] for device in self.existing.values()

@@ -1,10 +1,8 @@
 """Calls have an end, whatever becomes of what they call."""
 
-import queue
 import threading
 import time
 import types
-from typing import Any
 
 from devicetrack.claims.locked_ledger import LedgerLock
 from devicetrack.testing import no_io
@@ -19,29 +17,7 @@ class CallsTestCase(base.TestCase):
         self.assertEqual(7, calls.call(lambda: 7))
         self.assertRaises(KeyError, calls.call, lambda: {'a': 1}['gone'])
 
-    def test_threads_are_used_again(self):
-        calls = bounded.Calls(base.HANGS_S)
-        self.assertEqual(1, len({calls.call(threading.get_ident) for _number in range(5)}))
-
-    def test_one_for_a_thread_that_is_about_to_end_is_made(self):
-        calls: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        idle = bounded._Idle()
-        first, second = (bounded._Call(lambda: 7, None, base.HANGS_S) for _number in range(2))
-
-        class Answer(queue.SimpleQueue[Any]):
-            """Another caller takes the thread at once, and somebody closes the calls before it can use it."""
-
-            def put(self, *_answer):
-                taken = idle.pop()
-                idle.end()
-                taken.put(second)
-
-        first.answer = Answer()
-        calls.put(first)
-        bounded._work(calls, idle, {})
-        self.assertEqual((7, None), second.answer.get_nowait())
-
-    def test_one_that_hangs_is_given_up_and_its_thread_used_again(self):
+    def test_one_that_hangs_is_given_up(self):
         calls, goes_on = bounded.Calls(0.01), threading.Event()
         self.assertRaises(bounded.Late, calls.call, goes_on.wait)
         goes_on.set()

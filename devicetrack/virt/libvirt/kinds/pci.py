@@ -103,19 +103,16 @@ class PCI(api.DeviceKind):
         # Writing the details takes longer than reading the function, and every audit needs the same thousands of texts.
         self._details_text = functools.lru_cache(maxsize=1 << 13)(pci_identity.as_text)
         libvirt_options.register(conf)
-        self._paths = guest_paths.GuestPaths(
-            hypervisor.calls(conf[libvirt_options.DEADLINES_GROUP].call_timeout_s, into_c=True))
+        self._paths = guest_paths.GuestPaths(conf[libvirt_options.DEADLINES_GROUP].call_timeout_s)
         self.host_use: Callable[[], pci_use.HostUse] = functools.partial(pci_use.HostUse, self.tree.root)
         # A spec need not name a product. The classes of the functions that it matches are known after they were read.
         self._seen_classes: frozenset[str] = frozenset()
         # The service hands out functions that a spec matches and ``functions`` does not. These are their classes.
         self._classes_of_service: frozenset[str] = frozenset()
-        self._serials = pci_cards.SerialNumbers(self.tree, lambda: self._memory,
-                                                   hypervisor.calls(pci_cards.READ_S))
+        self._serials = pci_cards.SerialNumbers(self.tree, lambda: self._memory)
         self._identity = pci_identity.Identity(self.tree, self._serials, lambda: self._places, self._like_row)
         self._follower = pci_places.Follower(self._serials, lambda: self._memory)
-        self._vfs = pci_vfs.Maker(self.tree, self.options.vfs, self.options.vfs_timeout_s,
-                                 hypervisor.calls(self.options.vfs_timeout_s + pci_vfs.LONGER_S))
+        self._vfs = pci_vfs.Maker(self.tree, self.options.vfs, self.options.vfs_timeout_s)
         self._secondaries = pci_vfs.Secondaries(self.tree, self.options.vfs)
         self._cleaner = pci_cleaner.Cleaner(self.tree, self.options)
         self._health = pci_health.Health(self.tree, self.options, self._cleaner, self._secondaries)

@@ -97,12 +97,10 @@ class SerialNumbers:
     does not ask it again if it gives no answer in time. A card is not asked while a guest has it.
 
     :param memory: remembers serial numbers for this boot
-    :param calls: ask cards; their timeout is how long a card may take
     """
 
-    def __init__(self, tree: pci_sysfs.Tree, memory: Callable[[], pci_memory.Memory],
-                 calls: bounded.Calls) -> None:
-        self._tree, self._memory, self._calls = tree, memory, calls
+    def __init__(self, tree: pci_sysfs.Tree, memory: Callable[[], pci_memory.Memory]) -> None:
+        self._tree, self._memory, self._calls = tree, memory, bounded.Calls(READ_S)
         self._unread: dict[str, int] = {}       # by address: the number of the directory of a broken function
 
     def of(self, functions: Iterable[pci_sysfs.Function], all_of_them: bool = False, asks: bool = True) -> Cards:
@@ -151,12 +149,10 @@ class ParentSerials:
     """Reads the serial numbers of the cards that make devices of other kinds. This process asks each card once.
 
     Nothing but the history depends on them, so a number that cannot be read is empty.
-
-    :param calls: ask cards; their timeout is how long a card may take
     """
 
-    def __init__(self, calls: bounded.Calls) -> None:
-        self._calls = calls
+    def __init__(self) -> None:
+        self._calls = bounded.Calls(READ_S)
         self._told: dict[str, tuple[int, str]] = {}     # by address: the number of the card's directory, and its serial
 
     def of(self, tree: pci_sysfs.Tree, address: str | None) -> str:

@@ -90,12 +90,11 @@ class Maker:
     """Makes virtual functions. ``faults`` says, by physical function, why it does not have those that it should.
 
     :param timeout_s: how long the kernel may take for one physical function
-    :param calls: ask the kernel; their timeout is :data:`LONGER_S` longer
     """
 
-    def __init__(self, tree: pci_sysfs.Tree, rules: Sequence[VFRule], timeout_s: float,
-                 calls: bounded.Calls) -> None:
-        self._tree, self._rules, self._timeout_s, self._calls = tree, rules, timeout_s, calls
+    def __init__(self, tree: pci_sysfs.Tree, rules: Sequence[VFRule], timeout_s: float) -> None:
+        self._tree, self._rules, self._timeout_s = tree, rules, timeout_s
+        self._calls = bounded.Calls(timeout_s + LONGER_S)
         self.faults: Mapping[str, str] = {}
         self._drivers_number: dict[str, int] = {}       # by address: how many its driver made, whatever was asked for
         self._late: dict[str, int] = {}         # by address: the number of the directory of a function that timed out

@@ -31,7 +31,7 @@ class TypedKind(api.DeviceKind):
         super().__init__(conf, hypervisor)
         self.options = read(conf)
         self._attributes = attributes.paths(conf)
-        self._serials = pci_cards.ParentSerials(hypervisor.calls(pci_cards.READ_S))
+        self._serials = pci_cards.ParentSerials()
         self._idle: set[str] = set()            # types with a warning that nothing makes or has them
         self._warned: set[str] = set()          # warnings about addresses at which nothing is
 

@@ -71,8 +71,7 @@ class VPMEM(api.DeviceKind):
         self._source: namespaces.NamespaceSource = (
             namespaces.DirectorySource(self.options.directory) if self.options.directory
             else namespaces.NdctlSource(self.options.ndctl_command, conf[options.VPMEM_GROUP].ndctl_timeout_s))
-        self._paths = guest_paths.GuestPaths(
-            hypervisor.calls(conf[options.DEADLINES_GROUP].call_timeout_s, into_c=True))
+        self._paths = guest_paths.GuestPaths(conf[options.DEADLINES_GROUP].call_timeout_s)
 
     @property
     def configured(self) -> bool:
