@@ -5,9 +5,7 @@ This module imports no kind, so commands that ask only the store work without li
 
 from __future__ import annotations
 
-import functools
 from importlib import metadata
-import sys
 from typing import Final
 
 from oslo_config import cfg
@@ -30,15 +28,9 @@ def entry_points(conf: cfg.ConfigOpts) -> list[metadata.EntryPoint]:
     """
     options.register(conf)
     named = conf[options.GROUP].device_kinds
-    found = [one for one in _installed(*sys.path) if one.value.startswith(_OURS) or one.name in named]
+    found = [one for one in metadata.entry_points(group=NAMESPACE) if one.value.startswith(_OURS) or one.name in named]
     for name in named:
         if name not in {one.name for one in found}:
             raise exception.InvalidConfiguration(
                 OPTION, name, f'no package has an entry point of this name in {NAMESPACE}')
     return sorted(found, key=lambda one: one.name)
-
-
-@functools.lru_cache(maxsize=1)
-def _installed(*_path: str) -> tuple[metadata.EntryPoint, ...]:
-    """The kinds of the packages on this path. Reading the metadata of all packages takes some milliseconds."""
-    return tuple(metadata.entry_points(group=NAMESPACE))

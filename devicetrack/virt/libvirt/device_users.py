@@ -58,7 +58,7 @@ def check_each_alone(fds: Iterable[int]) -> Mapping[int, OSError | None]:
     for fd in fds:
         if filelock.flock(fd):
             answers[fd] = None
-            wanted.append(_wanted(fd))
+            wanted.append(_wanted(fd, os.readlink(f'/proc/self/fd/{fd}'), os.fstat(fd)))
         else:
             answers[fd] = BlockingIOError(errno.EAGAIN, 'somebody else holds its lock')
     for fd, pids in _lasting_users_of(wanted).items():
@@ -73,14 +73,10 @@ def check_path_not_open(path: str) -> None:
 
     :raises OSError: EBUSY: another process has it open or mapped; else, it is not there, or its users are unknown
     """
-    fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        status = os.fstat(fd)
-        users = _lasting_users_of([_wanted(fd)]) if _is_device(status) or stat.S_ISREG(status.st_mode) else {}
-    finally:
-        os.close(fd)
-    for pids in users.values():
-        raise OSError(errno.EBUSY, _where_open(pids))
+    status = os.lstat(path)
+    if _is_device(status) or stat.S_ISREG(status.st_mode):
+        for pids in _lasting_users_of([_wanted(0, path, status)]).values():
+            raise OSError(errno.EBUSY, _where_open(pids))
 
 
 def sees_host() -> bool:
@@ -100,7 +96,7 @@ def opened(there: Mapping[str, os.stat_result]) -> Collection[str]:
     """
     paths = list(there)
     return {paths[number] for number in _lasting_users_of(
-        [_wanted_of(number, path, there[path]) for number, path in enumerate(paths)])}
+        [_wanted(number, path, there[path]) for number, path in enumerate(paths)])}
 
 
 def check_not_open(devices: Mapping[tuple[int, int], str]) -> None:
@@ -176,11 +172,7 @@ class _Wanted(NamedTuple):
     mapped: tuple[bytes, ...]
 
 
-def _wanted(fd: int) -> _Wanted:
-    return _wanted_of(fd, os.readlink(f'/proc/self/fd/{fd}'), os.fstat(fd))
-
-
-def _wanted_of(fd: int, path: str, status: os.stat_result) -> _Wanted:
+def _wanted(fd: int, path: str, status: os.stat_result) -> _Wanted:
     opened = _opened(status)
     if _is_device(status):
         # A mapping shows no number, so there a device is recognized by its name.

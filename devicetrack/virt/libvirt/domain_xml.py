@@ -51,9 +51,9 @@ class Domain(NamedTuple):
 
     ``memory_paths`` are the sources of persistent memory, ``mdev_uuids`` mediated devices in canonical form (lower
     case, with hyphens), and ``pci_addresses`` PCI devices in the form of sysfs (``0000:3d:00.4``), including network
-    interfaces that are functions. ``live`` says that it is the definition of a running guest. ``record_text`` is our
-    element among the metadata, or ''. It is parsed only on demand, because parsing it takes longer than all the rest.
-    ``boot_id`` is the boot of the host in which the addresses are valid; None if the record does not say.
+    interfaces that are functions. ``record_text`` is our element among the metadata, or ''. It is parsed only on
+    demand, because parsing it takes longer than all the rest. ``boot_id`` is the boot of the host in which the
+    addresses are valid; None if the record does not say.
 
     ``other_paths`` and ``other_pci_addresses`` come from other elements that may also name one of our devices: disks,
     file systems, character devices, and the firmware and the kernel that the guest boots. Nearly all of them mean other
@@ -67,7 +67,6 @@ class Domain(NamedTuple):
     """
 
     uuid: str
-    live: bool
     memory_paths: tuple[str, ...]
     mdev_uuids: tuple[str, ...]
     pci_addresses: tuple[str, ...] = ()
@@ -117,8 +116,6 @@ def parse(text: str, document: str = 'domain XML') -> Domain:
     within = _paths(devices, memory)
     return Domain(
         documents.canonical_uuid(root.findtext('uuid'), document, 'uuid'),
-        # A definition has an id exactly while its guest runs. Asking the hypervisor as well would be a race.
-        root.get('id') is not None,
         tuple([(path.text or '').strip() for path in memory]),
         tuple([mdev_uuid(hostdev, document) for hostdev in hostdevs(devices, 'mdev')]),
         tuple([pci_address(function, document) for function in functions(devices)]),

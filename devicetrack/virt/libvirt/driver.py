@@ -385,23 +385,14 @@ class LibvirtDriver(guests.Guests):
         return self._proving.prove(assignments, how, confirm)
 
     def being_worked_on(self, assignments: Sequence[DeviceAssignment]) -> frozenset[DeviceKey]:
-        return frozenset(one.key for one in assignments if self._is_locked(one))
-
-    def _is_locked(self, assignment: DeviceAssignment) -> bool:
-        kind = self._kinds.get(assignment.kind)
-        try:
-            with self._lock(assignment, 0.0) as lock:
-                try:
-                    if kind is not None:
-                        with self.own_lock(assignment, kind):
-                            pass
-                finally:
+        found = set()
+        for one in assignments:
+            try:
+                with self._held(one, self._kinds.get(one.kind), 0.0, exception.DeviceError) as lock:
                     lock.unlock()
-        except filelock.FileLocked:
-            return True
-        except OSError as error:
-            raise exception.CommandFailed(f'see who works on {assignment.key}', _no_lock(error)) from error
-        return False
+            except exception.DeviceBusy:
+                found.add(one.key)
+        return frozenset(found)
 
     def wiped_kinds(self) -> frozenset[str]:
         return frozenset(kind.name for kind in self._kinds.values() if kind.keeps_bytes)
@@ -579,7 +570,7 @@ class LibvirtDriver(guests.Guests):
         return found
 
     @contextlib.contextmanager
-    def _held(self, assignment: DeviceAssignment, kind: api.DeviceKind, timeout_s: float,
+    def _held(self, assignment: DeviceAssignment, kind: api.DeviceKind | None, timeout_s: float,
               failed: type[exception.DeviceError]) -> Iterator[filelock.FileLock]:
         """Hold the lock file of a device, and the device itself, in the block. Yields the lock of the file.
 
@@ -589,8 +580,9 @@ class LibvirtDriver(guests.Guests):
         """
         with contextlib.ExitStack() as locks:
             try:
-                lock = locks.enter_context(self._lock(assignment, timeout_s))
-                locks.enter_context(self.own_lock(assignment, kind))
+                lock = locks.enter_context(self._lock(assignment.key, timeout_s))
+                if kind is not None:
+                    locks.enter_context(self.own_lock(assignment, kind))
             except filelock.FileLocked:
                 raise _busy(assignment) from None
             except OSError as error:
@@ -622,7 +614,7 @@ class LibvirtDriver(guests.Guests):
     def _try_lock(self, kind: str, identifier: str) -> Iterator[bool]:
         """Hold the lock file of one device in the block; yield False if somebody else holds it."""
         try:
-            lock = self._lock_of(DeviceKey(kind, identifier), 0.0)
+            lock = self._lock(DeviceKey(kind, identifier), 0.0)
         except (OSError, filelock.FileLocked):
             yield False
             return
@@ -632,10 +624,7 @@ class LibvirtDriver(guests.Guests):
             finally:
                 lock.unlock()
 
-    def _lock(self, assignment: DeviceAssignment, timeout_s: float) -> filelock.FileLock:
-        return self._lock_of(assignment.key, timeout_s)
-
-    def _lock_of(self, key: DeviceKey, timeout_s: float) -> filelock.FileLock:
+    def _lock(self, key: DeviceKey, timeout_s: float) -> filelock.FileLock:
         """Take the lock file of one device. Nothing ever removes the file.
 
         :raises FileLocked: another process or thread still holds it

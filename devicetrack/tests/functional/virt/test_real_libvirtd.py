@@ -58,7 +58,7 @@ class RealLibvirtdTestCase(base.TestCase):
         wanted = [self.assigned(0, 'ns1'), self.assigned(1, 'ns0')]
         domain = self.start(*wanted)
         live = domain_xml.parse(domain.XMLDesc(0))
-        self.assertEqual((self.instance, True), (live.uuid, live.live))
+        self.assertEqual(self.instance, live.uuid)
         self.assertEqual(tuple(os.path.join(self.files, name) for name in ('ns1', 'ns0')), live.memory_paths)
         assert live.record is not None
         self.assertEqual([('vpmem', 'ns1', 0, worlds.text_of(wanted[0])),

@@ -45,12 +45,12 @@ def pci(address: str = "domain='0x0000' bus='0x3d' slot='0x00' function='0x4'") 
 
 class CapturedTestCase(base.TestCase):
     scenarios = base.table(
-        *((f'libvirt {version}, {kind}', f'libvirt-{version}-domain-{kind}-nvdimm-mdev.xml', kind == 'live')
+        *((f'libvirt {version}, {kind}', f'libvirt-{version}-domain-{kind}-nvdimm-mdev.xml')
           for version in data.LIBVIRTS for kind in ('live', 'inactive')),
-        names=('document', 'live'))
+        names=('document',))
 
     def test_a_guest_with_both_kinds(self) -> None:
-        self.assertEqual(domain_xml.Domain(UUID, self.live, ('/dev/dax0.0',), (MDEV,)),
+        self.assertEqual(domain_xml.Domain(UUID, ('/dev/dax0.0',), (MDEV,)),
                          domain_xml.parse(data.read(self.document))._replace(other_paths=()))
 
 
@@ -59,7 +59,6 @@ class BigGuestTestCase(base.TestCase):
     def test_guests_of_a_compute_service(self) -> None:
         small = domain_xml.parse(data.read('libvirt-domain-live-15k.xml'))
         rich = domain_xml.parse(data.read('libvirt-domain-live-25k.xml'))
-        self.assertTrue(small.live and rich.live)
         for found, text in ((small, data.read('libvirt-domain-live-15k.xml')),
                             (rich, data.read('libvirt-domain-live-25k.xml'))):
             self.assertEqual(text.count("type='mdev'"), len(found.mdev_uuids))
@@ -90,8 +89,8 @@ class MadeUpTestCase(base.TestCase):
 
     def test_it_names(self) -> None:
         found = domain_xml.parse(self.text)
-        self.assertEqual((UUID, False, self.paths, self.mdevs),
-                         (found.uuid, found.live, found.memory_paths, found.mdev_uuids))
+        self.assertEqual((UUID, self.paths, self.mdevs),
+                         (found.uuid, found.memory_paths, found.mdev_uuids))
 
 
 class PCITestCase(base.TestCase):
@@ -328,10 +327,10 @@ class ArgumentsTestCase(base.TestCase):
         told = ('vfio-pci,host=0000:3d:00.4', 'vfio-pci,host=3d:0.4', 'vfio-pci,host=0:3d:0.4',
                 'vfio-pci,host=3D:00.4,x', '{"host":"3d:0.4"}')
         for text in told:
-            domain = domain_xml.Domain(UUID, False, (), (), arguments=(text,))
+            domain = domain_xml.Domain(UUID, (), (), arguments=(text,))
             self.assertEqual(['0000:3d:00.4'], list(domain_xml.argument_pci_addresses(domain)), text)
 
     def test_other_numbers_are_none(self):
         for text in ('10.0.0.1:80', 'rev=1.2', '-drive', 'a3d:0.4b', '12:34:56:78:9a:bc'):
-            domain = domain_xml.Domain(UUID, False, (), (), arguments=(text,))
+            domain = domain_xml.Domain(UUID, (), (), arguments=(text,))
             self.assertEqual([], list(domain_xml.argument_pci_addresses(domain)), text)

@@ -555,7 +555,7 @@ class UnclaimTestCase(DriverTestCase):
         with open(os.path.join(self.state_path, 'locks'), 'w'):
             self.assertIsInstance(self.unclaim(), exception.UnclaimFailed)
         self.assertRaises(exception.RealizeFailed, self.driver.realize, self.device)
-        self.assertRaises(exception.CommandFailed, self.driver.being_worked_on, [self.device])
+        self.assertRaises(exception.DeviceError, self.driver.being_worked_on, [self.device])
 
 
 class GuestConfigTestCase(DriverTestCase):

@@ -801,5 +801,5 @@ class PCITestCase(pci_hosts.PCIHostTestCase):
                 file.write(text)
 
     def test_what_an_argument_of_qemu_names_is_somebodys(self) -> None:
-        domain = domain_xml.Domain('', True, (), (), arguments=('-device', 'vfio-pci,host=0A:00.0'))
+        domain = domain_xml.Domain('', (), (), arguments=('-device', 'vfio-pci,host=0A:00.0'))
         self.assertEqual(['0000:0a:00.0'], list(self.kind(NVME).other_addresses(domain)))
