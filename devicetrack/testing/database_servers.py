@@ -209,16 +209,16 @@ class Server(fixtures.Fixture, abc.ABC):
         """Kill the server and all its processes, as a crash does. None of them answers again. It may have ended."""
         if self._process is None:
             return
-        below = _below(self._process.pid)
+        children = below(self._process.pid)
         self._process.send_signal(signal.SIGSTOP)               # so it starts no more processes
-        _signal(below, signal.SIGKILL)
+        _signal(children, signal.SIGKILL)
         self._end(signal.SIGKILL)
 
     @contextlib.contextmanager
     def hanging(self) -> Iterator[None]:
         """Stop all processes of the server during the block. Connections stay open, but get no answer."""
         assert self._process is not None
-        stopped = [self._process.pid, *_below(self._process.pid)]
+        stopped = [self._process.pid, *below(self._process.pid)]
         try:
             for pid in stopped:
                 stopping.stop(pid)
@@ -230,7 +230,7 @@ class Server(fixtures.Fixture, abc.ABC):
         """The processor time of the server and of all processes that it has had, in seconds."""
         assert self._process is not None
         found = 0
-        for pid in (self._process.pid, *_below(self._process.pid)):
+        for pid in (self._process.pid, *below(self._process.pid)):
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):        # it has ended
                 with open(f'/proc/{pid}/stat', encoding='ascii', errors='replace') as file:
                     found += sum(map(int, file.read().rpartition(')')[2].split()[11:15]))
@@ -279,14 +279,14 @@ def _signal(pids: Iterable[int], number: signal.Signals) -> None:
             os.kill(pid, number)
 
 
-def _below(pid: int) -> list[int]:
+def below(pid: int) -> list[int]:
     """The children of a process, and their children."""
     found = []
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):        # it has ended
         for task in os.listdir(f'/proc/{pid}/task'):
             with open(f'/proc/{pid}/task/{task}/children', encoding='ascii') as file:
                 for child in map(int, file.read().split()):
-                    found += [child, *_below(child)]
+                    found += [child, *below(child)]
     return found
 
 

@@ -8,6 +8,7 @@ import os
 import tempfile
 import threading
 from typing import Any
+from typing import ClassVar
 from typing import Final
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,8 @@ import testscenarios
 
 from devicetrack.testing import fixtures as our_fixtures
 from devicetrack.testing import no_io
+from devicetrack.tests import processes
+from devicetrack.virt.libvirt import device_users
 
 # How long a test waits for what may hang. Nothing that works takes so long on the slowest and busiest machine.
 HANGS_S: Final = 900
@@ -28,12 +31,18 @@ class TestCase(testscenarios.WithScenarios, base.BaseTestCase):
     Scenarios (testscenarios) multiply tests; put their names before a test's facts: ``scenarios = [(name, {…}), …]``.
     """
 
+    # Whether its hosts have the processes that it starts, and no others of the machine. Whoever asks who uses a device
+    # goes through them, and those of all other tests would take most of the time. A guest in QEMU is none of its own.
+    own_processes: ClassVar[bool] = True
+
     if TYPE_CHECKING:
         # The facts of a scenario are attributes that only the test runner sets.
         def __getattr__(self, name: str) -> Any: ...
 
     def setUp(self) -> None:
         super().setUp()
+        if self.own_processes:
+            self.patch(device_users, 'processes', lambda: processes.of(os.getpid()))
         self.no_io = self.useFixture(no_io.NoIOUnderTheLock())
         self.context = object()
 

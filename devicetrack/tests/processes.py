@@ -33,6 +33,7 @@ from typing import IO
 from typing import TextIO
 
 from devicetrack import cmd
+from devicetrack.testing import database_servers
 
 _LOADED: Final = (
     'devicetrack.tests.functional.claims.programs', 'devicetrack.tests.functional.placement.ending',
@@ -88,6 +89,11 @@ class Process:
             written = self.stdout.read()
         self.wait()
         return written, None
+
+
+def of(pid: int) -> list[int]:
+    """A process and those that it has started."""
+    return [pid, *database_servers.below(pid)]
 
 
 def run(module: str, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:

@@ -32,12 +32,14 @@ from devicetrack.nova import compute
 from devicetrack.nova import driver
 from devicetrack.nova import service
 from devicetrack.testing import scratch
+from devicetrack.tests import processes
 from devicetrack.tests.nova import hypervisor
 from devicetrack.tests.nova import pci as shown_pci
 from devicetrack.tests.nova import pmem
 from devicetrack.tests.nova import suites
 from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import containment
+from devicetrack.virt.libvirt import device_users
 from devicetrack.virt.libvirt import mdev_sysfs
 from devicetrack.virt.libvirt import vfio_migration
 from devicetrack.virt.libvirt import vgpu_sysfs
@@ -216,6 +218,7 @@ class _VGPUs(vgpu_sysfs.VGPUs):
 def as_on_a_host() -> None:
     """Have our driver find what real hosts have where Nova's tests have nothing, or poison. Once in a process."""
     hypervisor.keep_metadata(_put)
+    _put(device_users, 'processes', lambda: processes.of(os.getpid()))
     # Nova's tests fail if anything looks into /sys.
     _put(mdev_sysfs, 'Kernel', functools.partial(mdev_sysfs.Kernel, tempfile.mkdtemp(dir=scratch.directory())))
     _put(vgpu_sysfs, 'VGPUs', _VGPUs)

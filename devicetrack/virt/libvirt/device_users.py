@@ -207,7 +207,7 @@ def _users_of(wanted: Collection[_Wanted]) -> dict[int, list[int]]:
         sought[one.opened].append(one.fd)
         sought[one.mapped].append(one.fd)
     found = collections.defaultdict[int, list[int]](list)
-    for pid in sorted(map(int, filter(str.isdecimal, os.listdir(PROCESSES)))):
+    for pid in processes():
         process = os.path.join(PROCESSES, str(pid))
         used: set[int] = set()
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):        # it has ended
@@ -221,6 +221,11 @@ def _users_of(wanted: Collection[_Wanted]) -> dict[int, list[int]]:
         for fd in used:
             found[fd].append(pid)
     return dict(found)
+
+
+def processes() -> list[int]:
+    """Return the numbers of the host's processes."""
+    return sorted(map(int, filter(str.isdecimal, os.listdir(PROCESSES))))
 
 
 def _forked_from(pid: int) -> int | None:

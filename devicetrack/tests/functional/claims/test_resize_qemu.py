@@ -32,6 +32,8 @@ BOOTED = 'booted'                               # the new guest runs, and nobody
 class QEMUTestCase(base.TestCase):
     """A host on a libvirtd of the test's own."""
 
+    own_processes = False
+
     def setUp(self) -> None:
         super().setUp()
         self.daemon = self.useFixture(libvirt_fixtures.Libvirtd())

@@ -28,6 +28,8 @@ from devicetrack.virt.libvirt.kinds import vpmem
 
 class RealLibvirtdTestCase(base.TestCase):
 
+    own_processes = False
+
     def setUp(self) -> None:
         super().setUp()
         self.daemon = self.useFixture(libvirt_fixtures.Libvirtd())

@@ -150,6 +150,8 @@ class TestOwnLock(UnusedTestCase):
 
 
 class TestUsers(base.TestCase):
+    own_processes = False
+
     def setUp(self) -> None:
         super().setUp()
         self.have_full_device()

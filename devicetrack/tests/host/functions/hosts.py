@@ -105,6 +105,8 @@ class Host(kernel_hosts.KernelHost):
 
 class FunctionsTestCase(base.TestCase):
 
+    own_processes = False
+
     def host(self, *specs: dict[str, Any], **options: Any) -> Any:
         host = self.host_with_findings(*specs, **options)
         self.wait_until_proven(host)
@@ -162,7 +164,7 @@ class FunctionsTestCase(base.TestCase):
         with self.direct(address, os.O_RDONLY) as disk, mmap.mmap(-1, size) as content:
             content[:] = b'x' * size
             self.assertEqual(size, os.preadv(disk, [content], 0))
-            return not any(content[:])
+            return content[:] == bytes(size)
 
     def disks(self) -> tuple[dict[str, Any], ...]:
         return tuple({**NVME, 'address': address_of(serial)} for serial in machine.DISKS)

@@ -79,6 +79,8 @@ class Host(hosts.KernelHost):
 class MdevTestCase(base.TestCase):
     """A host without mediated devices, and again without any when the test ends."""
 
+    own_processes = False
+
     def setUp(self) -> None:
         super().setUp()
         self.kernel = mdev_sysfs.Kernel()
