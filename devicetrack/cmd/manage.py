@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
+import functools
 from importlib import metadata
 import logging
 import sys
@@ -61,7 +63,13 @@ class _Commands(commandmanager.CommandManager):
 
     def load_commands(self, namespace: str) -> None:
         self.group_list.append(namespace)
-        self.commands.update({one.name.replace('_', ' '): one for one in metadata.entry_points(group=namespace)})
+        self.commands.update(_commands(namespace))
+
+
+@functools.cache
+def _commands(group: str) -> Mapping[str, metadata.EntryPoint]:
+    """The commands by their names. To read the metadata of all packages takes longer than most commands."""
+    return {one.name.replace('_', ' '): one for one in metadata.entry_points(group=group)}
 
 
 class Manage(app.App):

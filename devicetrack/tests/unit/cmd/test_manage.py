@@ -64,6 +64,8 @@ class UnloadableCommandTestCase(ManageTestCase):
     def test_a_command_whose_module_lacks_another_says_which_and_the_others_work(self) -> None:
         broken = metadata.EntryPoint('host_map', 'devicetrack.cmd.nowhere:Map', manage.NAMESPACE)
         known = [one for one in metadata.entry_points(group=manage.NAMESPACE) if one.name != broken.name]
+        manage._commands.cache_clear()
+        self.addCleanup(manage._commands.cache_clear)
         self.useFixture(base_fixtures.MonkeyPatch('importlib.metadata.entry_points', lambda group: [*known, broken]))
         for arguments in (('host', 'map'), ('help', 'host', 'map'), ('host', 'map', '--help')):
             answer = self.program.run(*arguments)
