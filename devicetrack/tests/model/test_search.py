@@ -66,12 +66,12 @@ class StoriesTestCase(base.TestCase):
         self.assertEqual((), finishing.finish(world).wrong)
 
 
-# This planted fault takes as long as all others together. ``make model-check`` finds it.
-DEEP = 'starts_undecided'
+# Each of these planted faults takes longer than all others together. ``make model-check`` finds them.
+DEEP = ('asks_twice', 'frees_what_is_lost', 'starts_undecided')
 
 
 class PlantedFaultTestCase(base.TestCase):
-    scenarios = [(name, {'name': name}) for name in mutants.MUTANTS if name != DEEP]
+    scenarios = [(name, {'name': name}) for name in mutants.MUTANTS if name not in DEEP]
 
     def test_the_search_finds_it(self):
         quiet.logs(self)
