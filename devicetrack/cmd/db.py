@@ -65,7 +65,7 @@ class OnlineDataMigrations(base.ShowOne):
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument('--max-count', type=_at_least_one, metavar='N',
+        parser.add_argument('--max-count', type=options.at_least_one, metavar='N',
                             help='Convert at most this many rows now. By default all.')
 
     def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
@@ -105,10 +105,3 @@ class Move(base.ShowOne):
         self.say(f'before you start the service, name {target.name} in its configuration, as {parsed_args.to} does')
         return {'outcome': 'moved' if moved.rows is not None else 'was moved already', 'host': moved.host.name,
                 'host_uuid': moved.host.uuid, 'from': source.name, 'to': target.name, 'rows': moved.rows}
-
-
-def _at_least_one(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f'{text} is less than 1')
-    return number

@@ -84,13 +84,6 @@ class List(watching.Watched, base.Stream):
         which = ' like that' if parsed_args.status or parsed_args.parent else ''
         return f'the store has no device{which}' if self._of_store is not None else f'this host has no device{which}'
 
-    def produce_output(self, *args: Any) -> int:
-        code = super().produce_output(*args)
-        if self._of_store is not None:
-            self.say(f'from the store, for {base.count(len(self._of_store), "host")}: run the command on a host to see '
-                     'what is free there')
-        return code
-
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
         self._of_store = self._stored_hosts(parsed_args)
         host = () if self._of_store is None else ('host',)
@@ -180,17 +173,13 @@ class Show(watching.Watched, base.ShowOne):
     def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
         store, name = self.app.checked_store, parsed_args.device
         hosts = records.names_of_hosts(store)
-        found = records.find(store, parsed_args.host, device=name)
-        here, lines, unknown, parents = self._ask_host(parsed_args, name)
+        found = records.find(store, parsed_args.host, name)
+        here, lines, unknown = self._ask_host(parsed_args, name)
         candidates: dict[tuple[str | None, str, str], tuple[Record | None, report.Line | None]] = {
             (hosts.get(one.host_uuid), one.kind, one.identifier): (one, None) for one in found}
         for listed in lines:
             key = here, listed.kind, str(listed.identifier)
             candidates[key] = candidates.get(key, (None, None))[0], listed
-        if not candidates and name.identifier in parents:
-            raise exception.UnknownToStore(
-                'device', str(name), parsed_args.host, 'it is a parent of devices: see devicetrack-manage device list '
-                f'--parent {name.identifier}')
         if not candidates:
             raise exception.UnknownToStore(
                 'device', str(name), parsed_args.host,
@@ -207,20 +196,19 @@ class Show(watching.Watched, base.ShowOne):
             'proof': None if line is None else self.app.observer(parsed_args.host).proof_of(line)}
 
     def _ask_host(self, parsed_args: argparse.Namespace,
-                  name: options.DeviceName) -> tuple[str | None, list[report.Line], str | None, set[str]]:
-        """Return the name of this host, its lines for this device, why they are unknown, and its parents."""
+                  name: options.DeviceName) -> tuple[str | None, list[report.Line], str | None]:
+        """Return the name of this host, its lines for this device, and why they are unknown."""
         try:
             observer = self.app.observer(parsed_args.host)
         except (exception.UnknownHost, exception.NotThisMachine, exception.AmbiguousHost) as error:
-            return None, [], str(error), set()
+            return None, [], str(error)
         try:
             lines = observer.inventory()
         except (exception.DriverError, exception.InvalidConfiguration) as error:
-            return observer.host.name, [], str(error), set()
+            return observer.host.name, [], str(error)
         found = [line for line in lines if line.identifier == name.identifier and name.kind in (None, line.kind)]
         unread = [f'{line.kind}: {line.reason}' for line in lines if line.status == report.UNKNOWN]
-        return (observer.host.name, found, '; '.join(unread) if unread and not found else None,
-                {line.parent for line in lines if line.parent and name.kind in (None, line.kind)})
+        return observer.host.name, found, '; '.join(unread) if unread and not found else None
 
 
 def _both(host: str | None, kind: str, identifier: str, record: Record | None, line: report.Line | None,

@@ -112,15 +112,16 @@ class Drain(mirrored.OfMirror):
         guests = self._guests(reader, drained, policy or (vocabulary.REQUIRED if nodes else vocabulary.NONE))
         answers = {one.need: _Answer() for one in guests if one.need is not None}
         self._ask(reader, taking, answers, nodes)
-        counted: collections.Counter[str] = collections.Counter()
         oldest = max((one.age_s for one in taking), default=0)
         for one in guests:
             fields = self._fields(one, None if one.need is None else answers[one.need], oldest)
-            counted[_sort(fields)] += 1
             if not fields['cold'].data and not fields['live'].data:
                 self.exit_code = base.ATTENTION
             yield fields
-        self._say(taking, ours, counted)
+        closed = [one.name for one in self._pictures
+                  if one.report_only is not None and not one.is_silent and one.uuid not in ours]
+        if guests and closed:
+            self.say(f'not counted, because they are report-only: {exception.in_short(closed)}')
         of_service = {one.line['instance_uuid'] for one in reader.devices(
             drained, reading.Wanted(statuses=(report.OBSERVED, report.UNKNOWN)))
                       if one.line['status'] == report.OBSERVED} - {None, *(one.instance_uuid for one in guests)}
@@ -176,43 +177,13 @@ class Drain(mirrored.OfMirror):
             reason = f'{why}; {reason}' if reason else why
         else:
             nearest = None
-        since = one.host.unknown_since
         return {'host': one.host.name, 'instance_uuid': one.instance_uuid,
                 'devices': base.Shown(one.devices, ', '.join(f'{amount} {name}'
                                                              for name, amount in one.devices.items())),
                 'live': base.Shown(live, _UNKNOWN if live is None else live),
                 'cold': base.Shown(cold, _UNKNOWN if cold is None else cold),
                 'nearest': nearest, 'reason': reason, 'not_live': _not_live(one, answer, live),
-                'age_s': max(one.host.age_s, oldest),
-                'unknown_since': None if since is None else base.Moment(since), 'host_uuid': one.host.uuid}
-
-    def _say(self, taking: Sequence[Picture], ours: set[str], counted: Mapping[str, int]) -> None:
-        if not counted:
-            return
-        self.say(', '.join(f'{base.count(counted[sort], "guest")} {sort}' for sort in _SORTS if counted.get(sort))
-                 + f': each as if it moved alone to one of {base.count(len(taking), "host")}')
-        closed = [one.name for one in self._pictures
-                  if one.report_only is not None and not one.is_silent and one.uuid not in ours]
-        if closed:
-            self.say(f'not counted, because they are report-only: {exception.in_short(closed)}')
-
-
-_RUNNING: Final = 'can move while running'
-_PERHAPS: Final = 'shut off, and nobody knows whether while running'
-_SHUT_OFF: Final = 'only shut off'
-_NOWHERE: Final = 'nowhere'
-_SORTS: Final = (_RUNNING, _PERHAPS, _SHUT_OFF, _NOWHERE, _UNKNOWN)
-
-
-def _sort(fields: Mapping[str, Any]) -> str:
-    live, cold = fields['live'].data, fields['cold'].data
-    if live:
-        return _RUNNING
-    if cold is None:
-        return _UNKNOWN
-    if not cold:
-        return _NOWHERE
-    return _PERHAPS if live is None else _SHUT_OFF
+                **mirrored.age_fields(one.host), 'age_s': max(one.host.age_s, oldest), 'host_uuid': one.host.uuid}
 
 
 def _guest(picture: Picture, facts: HostFacts, uuid: str, records: Sequence[Record], elsewhere: Sequence[Picture],

@@ -286,19 +286,15 @@ class Table(base.Lister):
             stated = tables.read(path, sources.TABLE)
         hosts = list(_hosts(self.app, parsed_args.facts).values())
         _say_missing(self, hosts)
-        strange = 0
         for entry in stated.entries():
             matches, problem = host_facts.declarers(hosts, entry.sort, entry.driver, entry.host)
             if problem is not None:
-                strange += 1
                 self.exit_code = base.ATTENTION
             version, required, offered = entry.stated
             yield {**entry.sort._asdict(), 'where': entry.where, 'version': None if version is None else str(version),
                    'requires': None if required is None else sorted(required),
                    'offers': None if offered is None else sorted(offered),
                    'aggregation_may_grow': entry.may_grow or None, 'matches': matches, 'problem': problem}
-        if strange:
-            self.say(f'entries that match no declaration: {strange}; compare their names with "migration facts"')
 
 
 def _add_facts(parser: argparse.ArgumentParser) -> None:

@@ -126,6 +126,13 @@ def seconds(text: str) -> float:
     return value
 
 
+def at_least_one(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f'{text} is less than 1')
+    return number
+
+
 def reason(text: str) -> str:
     """Parse an operator's reason."""
     try:

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
-from typing import Final
 
 from oslo_config import cfg
 
@@ -17,6 +16,7 @@ from devicetrack.claims.providers import DerivedProviders
 from devicetrack.claims.report import Observer
 from devicetrack.cmd import base
 from devicetrack.cmd import options
+from devicetrack.cmd import progress
 from devicetrack.cmd import records as stored_rows
 from devicetrack.conf import placement as placement_options
 from devicetrack.objects.values import Record
@@ -31,9 +31,6 @@ from devicetrack.placement.reporter import Report
 from devicetrack.placement.resolver import ProvidersByName
 from devicetrack.store.api import Host
 from devicetrack.store.api import Store
-
-# How many providers are done between two lines of progress.
-_STEP: Final = 25
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -194,18 +191,16 @@ class Sync(base.Lister):
             self.say('a part of the host could not be read: what is missing there stays, without room for more')
         layout = tree.wanted_layout(self.app.conf[placement_options.GROUP].nested,
                                     observer.host.nested_version is not None)
-        report = PlacementReporter(client).sync(providers, layout, observer.resource_classes, complete,
-                                                parsed_args.dry_run, self._progress)
+        with progress.Progress(self) as shown:
+            report = PlacementReporter(client).sync(
+                providers, layout, observer.resource_classes, complete, parsed_args.dry_run,
+                lambda what, done, of: shown.show(f'{done} of {of} providers {what}'))
         if not parsed_args.dry_run:
             nodes.record_layout(self.app.store, observer.host, layout, report)
         if report.layout != layout:
             self.exit_code = base.ATTENTION
             self.say(f'the tree is {report.layout} and not {layout}: devices are allocated that would have to move')
         return report
-
-    def _progress(self, what: str, done: int, of: int) -> None:
-        if done % _STEP == 0:
-            self.say(f'{done} of {of} providers {what}')
 
     def _tell(self, report: Report, parsed_args: argparse.Namespace) -> None:
         for error in report.refused.values():

@@ -14,6 +14,7 @@ from typing import Final
 from devicetrack import exception
 from devicetrack.claims import report
 from devicetrack.cmd import base
+from devicetrack.cmd import options
 from devicetrack.cmd import placement
 from devicetrack.cmd import progress
 from devicetrack.cmd import records
@@ -53,14 +54,12 @@ class Heal(base.Lister):
         which.add_argument('--all', action='store_true', help='The nodes of all hosts in the store, by their names.')
         parser.add_argument('--host', metavar='NAME',
                             help='With --node: its host in the store, if the host has another name than the node.')
-        parser.add_argument('--max-count', type=int, metavar='N', help='Heal at most N nodes.')
+        parser.add_argument('--max-count', type=options.at_least_one, metavar='N', help='Heal at most N nodes.')
         parser.add_argument('--dry-run', action='store_true', help='Only show what would be moved.')
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
         if parsed_args.host and parsed_args.all:
             raise base.UsageError('--host goes with --node')
-        if parsed_args.max_count is not None and parsed_args.max_count < 1:
-            raise base.UsageError('--max-count must be at least 1')
         client = placement.open_client(self.app.conf)
         if self.app.conf[placement_options.GROUP].nested == 'off' and not parsed_args.dry_run:
             raise exception.InvalidConfiguration(
@@ -68,8 +67,7 @@ class Heal(base.Lister):
                 'them away from there: set manual, restart the services, and then heal')
         hosts = self._hosts(client, parsed_args)
         here = self.app.machine_id
-        healed = left = moved = 0
-        began, pace = time.monotonic(), progress.Pace('node', len(hosts))
+        healed = left = 0
         with progress.Progress(self) as shown:
             for number, host in enumerate(hosts):
                 if healed == parsed_args.max_count:
@@ -78,7 +76,7 @@ class Heal(base.Lister):
                     self.say(f'{base.count(len(hosts) - number, "node")} not checked')
                     break
                 name, is_here = parsed_args.node or host.name, host.machine_id == here
-                so_far = f'{pace.text(number)}: node {name}'
+                so_far = f'{number:,} of {base.count(len(hosts), "node")}: node {name}'
                 shown.show(so_far)
                 healing = healer.Healer(client).attempt(functools.partial(self._node, client, host, name, is_here),
                                                         parsed_args.dry_run, _teller(shown, so_far))
@@ -93,15 +91,10 @@ class Heal(base.Lister):
                              'again')
                 left += healing.outcome == healer.LEFT
                 healed += healing.outcome == healer.HEALED
-                moved += len(healing.consumers)
                 yield {'node': name, 'host': host.name, 'outcome': self._outcome(host, healing, parsed_args.dry_run),
                        'moved': len(healing.consumers), 'checked': HYPERVISOR if is_here else RECORD,
                        'consumers': healing.consumers,
                        'obstacles': [obstacle._asdict() for obstacle in healing.obstacles]}
-        if len(hosts) > 1:
-            self.say(f'{base.count(len(hosts), "node")} in {progress.duration(time.monotonic() - began)}: {healed} '
-                     f'{"would be healed" if parsed_args.dry_run else "healed"}, {base.count(moved, "consumer")} '
-                     f'{"to be moved" if parsed_args.dry_run else "moved"}, {left} left as they are')
         if parsed_args.dry_run:
             self.say('nothing was done')
             if healed:

@@ -62,20 +62,6 @@ class Progress:
             self._shown = False
 
 
-class Pace:
-    """The speed at which a number of things is done, and the time that the rest takes."""
-
-    def __init__(self, noun: str, total: int) -> None:
-        self._noun, self._total, self._began = noun, total, time.monotonic()
-
-    def text(self, done: int) -> str:
-        took = time.monotonic() - self._began
-        told = f'{done:,} of {base.count(self._total, self._noun)}'
-        if not done or took <= 0:
-            return told
-        return f'{told}, {done / took:,.1f}/s, about {duration((self._total - done) * took / done)} left'
-
-
 def duration(seconds: float) -> str:
     """Return a time to wait, or one that has passed, in words, fine enough that lines every ``LINE_EVERY_S`` differ."""
     whole = round(seconds)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from collections.abc import Mapping
-import threading
 from typing import Any
 
 from devicetrack.claims import host as host_identity
@@ -98,16 +97,9 @@ class Recover(base.Blocks):
     def _plan(self, name: str, driver: VirtDriver, store: SQLStore | None,
               parsed_args: argparse.Namespace) -> recovery.Recovery:
         with progress.Progress(self) as shown:
-            telling = threading.Lock()
-            pace: list[progress.Pace] = []
-
-            def told(number: int, total: int) -> None:
-                with telling:
-                    if not pace:
-                        pace.append(progress.Pace('guest', total))
-                    shown.show(f'{pace[0].text(number)} read')
-
-            return recovery.plan(name, driver, store, self.app.conf, parsed_args.wipe_unrecorded, told)
+            return recovery.plan(
+                name, driver, store, self.app.conf, parsed_args.wipe_unrecorded,
+                lambda number, total: shown.show(f'{number:,} of {base.count(total, "guest")} read'))
 
     def _say_more(self, name: str, plan: recovery.Recovery, dry_run: bool) -> None:
         """Tell the facts that are not in the list, and set the exit code if something needs attention."""

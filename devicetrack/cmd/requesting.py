@@ -203,9 +203,19 @@ def wait_for(command: base.Command, store: Store, uuid: str, seconds: float) -> 
     """
     began = time.monotonic()
     try:
-        with progress.watching(command, lambda: f'request {uuid} waits for an audit of the manager, '
-                                                f'{progress.duration(time.monotonic() - began)} so far'):
-            request = _answered(store, uuid, began + seconds)
+        with progress.Progress(command) as shown:
+            while True:
+                took = time.monotonic() - began
+                try:
+                    request = find(store, uuid)
+                except exception.StoreUnavailable:
+                    if took >= seconds:
+                        raise
+                else:
+                    if request.answer is not None or took >= seconds:
+                        break
+                shown.show(f'request {uuid} waits for an audit of the manager, {progress.duration(took)} so far')
+                time.sleep(max(0.0, min(_PAUSE_S, seconds - took)))
     except (exception.StoreUnavailable, KeyboardInterrupt):
         command.say(_STAYS.format(uuid))
         raise
@@ -213,21 +223,6 @@ def wait_for(command: base.Command, store: Store, uuid: str, seconds: float) -> 
         command.say(f'no answer after {progress.duration(seconds)}; the request stays: check that the service of the '
                     f'host makes audits, and wait with devicetrack-manage request show --wait {uuid}')
     return request
-
-
-def _answered(store: Store, uuid: str, until: float) -> OperatorRequest:
-    """Look for the answer to a request until there is one, or the time has come."""
-    while True:
-        left = until - time.monotonic()
-        try:
-            request = find(store, uuid)
-        except exception.StoreUnavailable:
-            if left <= 0:
-                raise
-        else:
-            if request.answer is not None or left <= 0:
-                return request
-        time.sleep(min(_PAUSE_S, max(left, 0.0)))
 
 
 def find(store: Store, uuid: str) -> OperatorRequest:

@@ -96,7 +96,6 @@ class DrainTestCase(Draining):
         row = by_instance(answer)[self.pmem.uuid]
         self.assertEqual(({PMEM: 2}, None, None, None), (row['devices'], row['reason'], row['nearest'],
                                                          row['unknown_since']))
-        self.assertIn('as if it moved alone', answer.err)
         self.assertIn('as 3 hosts looked', answer.err)
 
     def test_two_guests_may_count_the_same_room(self) -> None:
@@ -115,7 +114,6 @@ class DrainTestCase(Draining):
         self.assertEqual((0, 0, 'free'), (row['live'], row['cold'], row['nearest']))
         refused = self.assertRaises(exception.NoFit, self.free.claim, fixtures.Instance(), None, 2)
         self.assertEqual(f'on host free: {refused}', row['reason'])
-        self.assertIn('1 guest nowhere', answer.err)
         self.free.delete(taker)
 
     def test_a_silent_host_and_a_closed_one_take_nobody(self) -> None:
@@ -176,7 +174,6 @@ class DrainTestCase(Draining):
         row = by_instance(answer)[self.vgpu.uuid]
         self.assertEqual((None, 1), (row['live'], row['cold']))
         self.assertIn('declares nothing of it', row['not_live'])
-        self.assertIn('2 guests shut off, and nobody knows whether while running', answer.err)
 
     def say(self, host: fixtures.Host, declarations: str) -> None:
         """Let a host have declared this."""

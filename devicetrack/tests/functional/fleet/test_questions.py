@@ -92,7 +92,7 @@ class DeviceListTestCase(QuestionsTestCase):
             self.assertIn('close to it: rack2-10', self.fleet.run('fleet', *question).err)
 
     def test_no_device_of_a_silent_host_is_free(self) -> None:
-        self.fleet.grow_old(self.seven, 179)
+        self.fleet.grow_old(self.seven, 120)
         self.assertEqual([], self.names('--status', 'unknown'))
         self.fleet.grow_old(self.seven, 3600)
         answer = self.fleet.run('fleet', 'device', 'list', '-f', 'json')

@@ -189,12 +189,9 @@ class TestAllNodes(HealTestCase):
     def test_the_progress_is_told(self) -> None:
         with mock.patch.object(progress, 'LINE_EVERY_S', 0.0):
             told = [line.removeprefix('devicetrack-manage: ') for line in self.heal('--all').err.splitlines()]
-        first, *_, last = told
-        self.assertRegex(first, '^0 of 3 nodes: node ')
-        for line in ('1 of 3 nodes, [0-9.]+/s, about [0-9]+ s left: node ', r': \d of \d consumers read$',
-                     '2 of 3 nodes, '):
+        self.assertRegex(told[0], '^0 of 3 nodes: node ')
+        for line in ('1 of 3 nodes: node ', r': \d of \d consumers read$', '2 of 3 nodes: '):
             self.assertTrue([one for one in told if re.search(line, one)], line)
-        self.assertRegex(last, r'^3 nodes in \d+ s: 3 healed, \d+ consumers moved, 0 left as they are$')
 
     def test_are_healed_those_of_other_machines_by_the_record(self) -> None:
         answer = self.heal('--all', '-f', 'json')

@@ -11,6 +11,7 @@ import uuid
 from oslo_config import cfg
 
 from devicetrack.claims.manager import ClaimManager
+from devicetrack.cmd import progress
 from devicetrack.compatibility import traits
 from devicetrack.conf import opts
 from devicetrack.placement import errors
@@ -157,8 +158,9 @@ class TestSync(SyncTestCase):
     def test_tells_of_its_progress(self) -> None:
         for number in range(23):
             self.host.machine.add_parent(f'q{number}', units=1)
-        self.assertIn('25 of 26 providers written', self.run_sync().err)
-        self.assertIn('25 of 26 providers read', self.run_sync().err)
+        with mock.patch.object(progress, 'LINE_EVERY_S', 0.0):
+            self.assertIn('25 of 26 providers written', self.run_sync().err)
+            self.assertIn('25 of 26 providers read', self.run_sync().err)
 
     def test_of_a_host_without_a_manager_ever_is_refused(self) -> None:
         self.host.manager.close()

@@ -343,13 +343,6 @@ class DeviceShowTestCase(CommandTestCase):
         self.assertEqual(cmd_base.ERROR, answer.code)
         self.assertIn('the store has no device d9 on host compute-7', answer.err)
 
-    def test_of_a_parent_it_says_what_lists_its_devices(self) -> None:
-        for name in ('gpu', 'mdev/gpu'):
-            answer = self.program.run('device', 'show', name)
-            self.assertEqual(cmd_base.ERROR, answer.code)
-            self.assertIn('it is a parent of devices: see devicetrack-manage device list --parent gpu', answer.err)
-        self.assertNotIn('it is a parent', self.program.run('device', 'show', 'vpmem/gpu').err)
-
     def test_without_the_host_it_shows_what_the_store_has(self) -> None:
         instance = self.host.spawn(pmem=1)
         self.host.machine.before('get_inventory', exception.HypervisorUnreachable('fake', 'restarting'), times=1)

@@ -106,8 +106,9 @@ class AdoptTestCase(base.TestCase):
         def begin(_parsed_args: argparse.Namespace) -> Any:
             return HOST, self.told
 
-        with fixtures.MonkeyPatch('sys.stdout', out), fixtures.MonkeyPatch('sys.stderr', err):
-            found = nova_adopt.Program(begin).run([*arguments])
+        with (fixtures.MonkeyPatch('sys.stdout', out), fixtures.MonkeyPatch('sys.stderr', err),
+              fixtures.MonkeyPatch('devicetrack.cmd.nova_adopt.begin', begin)):
+            found = nova_adopt.Program().run([*arguments])
         self.assertEqual((code, err.getvalue()), (found, err.getvalue()))
         return out.getvalue(), err.getvalue()
 

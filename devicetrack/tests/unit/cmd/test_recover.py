@@ -97,7 +97,7 @@ class LostStoreTestCase(RecoverTestCase):
         self.lose_the_store()
         with mock.patch.object(progress, 'LINE_EVERY_S', 0.0):
             self.recover()
-        self.assertRegex(self.said, '1 of 2 guests, .* left read\n(.*\n)*.*: 2 of 2 guests, ')
+        self.assertRegex(self.said, '1 of 2 guests read\n(.*\n)*.*: 2 of 2 guests read')
 
     def test_a_row_has_all_its_columns(self) -> None:
         instance = self.host.spawn(pmem=1)

@@ -101,15 +101,6 @@ class ProgressTestCase(base.TestCase):
                 shown.show(f'{number} of 7')
         self.assertEqual((['3 of 7', '6 of 7'], ''), (self.said, stream.getvalue()))
 
-    def test_the_pace_says_how_long_the_rest_takes(self) -> None:
-        now = [0.0]
-        self.useFixture(fixtures.MonkeyPatch('devicetrack.cmd.progress.time', types.SimpleNamespace(
-            monotonic=lambda: now[0])))
-        pace = progress.Pace('node', 400)
-        now[0] = 10.0
-        self.assertEqual(('0 of 400 nodes', '40 of 400 nodes, 4.0/s, about 1 min 30 s left'),
-                         (pace.text(0), pace.text(40)))
-
     def test_the_time_that_has_passed_differs_from_line_to_line(self) -> None:
         self.assertEqual(['59 s', '1 min 0 s', '2 min 30 s', '121 min 0 s'],
                          [progress.duration(one) for one in (59, 60, 150, 7260)])
