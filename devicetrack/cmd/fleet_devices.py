@@ -85,8 +85,7 @@ def _fields(one: Mirrored, formatter: str) -> dict[str, Any]:
     """Return the values of a line's columns."""
     line, picture = one.line, one.picture
     # Older hosts do not write a name.
-    fields = {'serial': one.serial, 'instance_name': None, **line, **mirrored.age_fields(picture), 'host': picture.name,
-              'status': one.status}
+    fields = {'instance_name': None, **line, **mirrored.age_fields(picture), 'host': picture.name, 'status': one.status}
     if formatter in base.STRUCTURED:
         return fields
     known = device.line_fields(_line(line), picture.name)
@@ -124,7 +123,7 @@ class _OfFleet(mirrored.OfMirror, history.History):
     in_block = (*history.History.in_block, *mirrored.AGE)
 
     def source(self) -> Reader:
-        return mirrored.reader(self.app)
+        return Reader(self.app.mirror)
 
     def names(self, store: Any, shown: Sequence[StoredEvent]) -> dict[str, str]:
         # Without an event, every host is one that has none.

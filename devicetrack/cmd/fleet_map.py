@@ -43,7 +43,7 @@ class Map(base.Command):
         add_options(parser, "By default each host's own \"[devicetrack_fleet] group\".")
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        reader = mirrored.reader(self.app)
+        reader = Reader(self.app.mirror)
         found = mirrored.in_order(reader.pictures(parsed_args.host))
         groups = {one.uuid: group_of(one.name, parsed_args.group, one.group) for one in found}
         shown = sorted(found, key=lambda one: natural.key(groups[one.uuid]))

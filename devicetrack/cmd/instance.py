@@ -52,7 +52,7 @@ class List(watching.Watched, base.Lister):
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
         store = self.app.checked_store
         hosts = records.names_of_hosts(store)
-        wanted = records.find(store, parsed_args.host, device=parsed_args.device)
+        wanted = records.find(store, parsed_args.host, parsed_args.device)
         if parsed_args.device is not None:      # show all devices that the matching instances have on the same host
             ends = {(one.host_uuid, one.instance_uuid) for one in wanted}
             wanted = [one for end in ends for one in store.records_of_instance(*end)]
@@ -89,7 +89,7 @@ class Show(base.ShowOne):
     def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
         store, uuid = self.app.checked_store, parsed_args.instance
         hosts = records.names_of_hosts(store)
-        found = sorted(records.find(store, None, uuid), key=lambda one: (
+        found = sorted(store.records_everywhere(uuid), key=lambda one: (
             natural.key(hosts.get(one.host_uuid)), one.position))
         if not found:
             raise exception.UnknownToStore('instance', uuid, None, 'it has no device on a host of this store; check '

@@ -31,7 +31,6 @@ from devicetrack.claims.running import start
 from devicetrack.claims.running import Starter
 from devicetrack.cmd import base
 from devicetrack.cmd import complete
-from devicetrack.cmd import helping
 from devicetrack.cmd import kinds
 from devicetrack.cmd import records
 from devicetrack.cmd import remedies
@@ -137,7 +136,18 @@ class Manage(app.App):
             self._print_help()
 
     def _print_help(self) -> None:
-        self.stdout.write(f'{self.parser.format_help()}\nCommands:\n{helping.commands(self)}\n')
+        """Print the options, and all commands with a sentence about each, in aligned columns."""
+        told = {}
+        for name, entry_point in sorted(self.command_manager):
+            try:
+                told[name] = ' '.join((entry_point.load().__doc__ or '').split()).partition('. ')[0].rstrip('.')
+            except ImportError as error:
+                told[name] = base.not_loaded(error)
+        wide = max(map(len, told))
+        self.stdout.write(f'{self.parser.format_help()}\nCommands:\n')
+        for name, sentence in told.items():
+            first, *more = screen.wrap(sentence, screen.width_of(self.stdout), ' ' * (wide + 4))
+            self.stdout.write('\n'.join((f'  {name:{wide}}  {first.strip()}', *more)) + '\n')
         raise SystemExit(base.OK)
 
     def initialize_app(self, argv: Sequence[str]) -> None:

@@ -35,15 +35,6 @@ def add_numa(parser: argparse.ArgumentParser, by_default: str, policy_by_default
                         help=f'How strictly devices follow the NUMA nodes. {policy_by_default}')
 
 
-def reader(app: Any) -> Reader:
-    """Return the reader of the mirror.
-
-    :raises InvalidConfiguration: no option names a mirror
-    :raises SchemaMismatch, StoreUnavailable: it cannot be read
-    """
-    return Reader(app.mirror)
-
-
 class OfMirror(base.Lister):
     """Base of commands that list what a mirror has: then they tell people how old the answer is."""
 
@@ -52,9 +43,10 @@ class OfMirror(base.Lister):
     def read(self, patterns: Sequence[str] = ()) -> Reader:
         """Return the reader of the mirror, for an answer about the hosts whose names match, or about all.
 
-        The errors are those of :func:`reader`.
+        :raises InvalidConfiguration: no option names a mirror
+        :raises SchemaMismatch, StoreUnavailable: it cannot be read
         """
-        found = reader(self.app)
+        found = Reader(self.app.mirror)
         self._pictures = in_order(found.pictures(patterns))
         return found
 

@@ -6,7 +6,6 @@ Its entry point is :mod:`devicetrack.cmd.nova`, since Nova must choose its threa
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -81,7 +80,7 @@ class Adopt(base.Blocks):
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
         if parsed_args.check_package:
             return self._package(parsed_args.check_package, parsed_args.write_table)
-        host, nova_host = self.app.host(parsed_args)
+        host, nova_host = begin(parsed_args)
         return self._checks(host, nova_host) if parsed_args.check else self._lines(host, nova_host, parsed_args)
 
     def nothing(self, parsed_args: argparse.Namespace) -> str:
@@ -132,20 +131,13 @@ class Adopt(base.Blocks):
 
 
 class Program:
-    """The program of one command. It has only what cliff needs from the program of a command.
-
-    :param begin: reads the configuration and returns the host, with its name
-    """
+    """The program of one command. It has only what cliff needs from the program of a command."""
 
     NAME = NAME
 
-    def __init__(self, begin: Callable[[argparse.Namespace], tuple[str, NovaHost]]) -> None:
+    def __init__(self) -> None:
         self.stdout, self.stderr = sys.stdout, sys.stderr
         self.options = argparse.Namespace(debug=False)
-        self._begin = begin
-
-    def host(self, parsed_args: argparse.Namespace) -> tuple[str, NovaHost]:
-        return self._begin(parsed_args)
 
     def run(self, argv: list[str]) -> int:
         program: Any = self
@@ -166,7 +158,7 @@ class Program:
 
 
 def begin(parsed_args: argparse.Namespace) -> tuple[str, NovaHost]:
-    """Read Nova's configuration.
+    """Read Nova's configuration, and return the host with its name.
 
     :raises cfg.Error, UsageError, InvalidConfiguration: a file or an option cannot be used
     """
@@ -194,4 +186,4 @@ def begin(parsed_args: argparse.Namespace) -> tuple[str, NovaHost]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    return base.run_to_the_end(NAME, lambda: Program(begin).run(sys.argv[1:] if argv is None else argv))
+    return base.run_to_the_end(NAME, lambda: Program().run(sys.argv[1:] if argv is None else argv))

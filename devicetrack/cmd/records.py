@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Mapping
-from collections.abc import Sequence
 from typing import Any
 from typing import Final
 
@@ -69,18 +68,13 @@ def host_of(store: Store, name: str) -> Host:
     return found
 
 
-def find(store: Store, host: str | None = None, instance_uuid: str | None = None,
-         device: options.DeviceName | None = None) -> list[Record]:
+def find(store: Store, host: str | None, device: options.DeviceName | None) -> list[Record]:
     """Return the assignments that match, by instance and then in the order of the guest.
 
     :raises UnknownHost: the store has no host of this name
     """
     of_host = None if host is None else host_of(store, host).uuid
     if device is not None:
-        records: Sequence[Record] = store.records_named(device.identifier, of_host)
-    elif instance_uuid is not None:
-        records = store.records_everywhere(instance_uuid)
-    else:
-        records = store.records() if of_host is None else store.records_of_host(of_host)
-    return [record for record in records if of_host in (None, record.host_uuid) and instance_uuid in (
-        None, record.instance_uuid) and (device is None or device.kind in (None, record.kind))]
+        return [record for record in store.records_named(device.identifier, of_host)
+                if device.kind in (None, record.kind)]
+    return list(store.records() if of_host is None else store.records_of_host(of_host))

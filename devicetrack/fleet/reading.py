@@ -103,7 +103,6 @@ class Mirrored(NamedTuple):
 
     picture: Picture
     status: str
-    serial: str | None
     text: str
 
     @property
@@ -186,14 +185,14 @@ class Reader:
             sa.select(_DEVICE.host_uuid).distinct().where(*here, *conditions))}
         for some in _pieces([one for one in pictures if one.uuid in there], _LISTED):
             numbers = {one.uuid: number for number, one in enumerate(some)}
-            statement = sa.select(_DEVICE.host_uuid, _DEVICE.position, _DEVICE.status, _DEVICE.serial,
-                                  _DEVICE.line).where(_DEVICE.host_uuid.in_(numbers), *conditions)
-            for number, _position, status, serial, line in sorted(
+            statement = sa.select(_DEVICE.host_uuid, _DEVICE.position, _DEVICE.status, _DEVICE.line).where(
+                _DEVICE.host_uuid.in_(numbers), *conditions)
+            for number, _position, status, line in sorted(
                     (numbers[uuid], *fields) for uuid, *fields in self._mirror.rows(statement)):
                 picture = some[number]
                 shown = report.UNKNOWN if picture.is_silent else status
                 if not wanted.statuses or shown in wanted.statuses:
-                    yield Mirrored(picture, shown, serial, line)
+                    yield Mirrored(picture, shown, line)
 
     def outlines(self, pictures: Sequence[Picture]) -> Iterator[tuple[Picture, list[Outline]]]:
         """What a picture of some hosts shows of their devices, host by host in their order."""
