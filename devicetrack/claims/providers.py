@@ -32,11 +32,12 @@ class ProviderResolver(Protocol):
     def uuid_of(self, name: str) -> str | None:
         """The UUID of the provider for the parent device with this stable name; '' is the node.
 
-        It must give the same answer after a restart and in another process. It may block; the lock is not held.
+        It must give the same answer after a restart and in another process, unless the service has made the provider
+        anew. Each audit asks for every name, so an answer that takes long should be kept. It may block; the lock is not
+        held.
 
-        :returns: None if the provider was not created yet. Then no claim gets its devices, and each audit asks again;
-            an instance that has such a device keeps it. The manager keeps an answer, and does not ask for this name
-            again.
+        :returns: None if the provider does not exist now. The manager goes on with an earlier answer. Without one, no
+            claim gets its devices; an instance that has such a device keeps it.
         """
 
 
@@ -51,10 +52,7 @@ class DerivedProviders:
 
 
 class KnownProviders:
-    """Keeps resolved provider UUIDs, so that later look-ups need no I/O.
-
-    :param resolver: asked once for each name
-    """
+    """Keeps the last UUIDs of providers, so that later look-ups need no I/O."""
 
     def __init__(self, resolver: ProviderResolver) -> None:
         self._resolver = resolver
@@ -64,12 +62,10 @@ class KnownProviders:
         return name in self._uuids
 
     def resolve(self, names: Iterable[str]) -> None:
-        """Resolve the names that are not known yet. May block."""
+        """Ask for the names. A provider that does not exist just now keeps its UUID. May block."""
         for name in names:
-            if name not in self._uuids:
-                found = self._resolver.uuid_of(name)
-                if found:
-                    self._uuids[name] = found
+            if found := self._resolver.uuid_of(name):
+                self._uuids[name] = found
 
     def uuid_of(self, name: str) -> str:
         """The UUID of a resolved provider; :data:`~devicetrack.engine.selection.NO_UUID` for any other."""
