@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Collection
-from collections.abc import Iterator
 from collections.abc import Sequence
 import contextlib
 import enum
@@ -420,39 +419,32 @@ class Connection:
         return self._ask(command, call, domain_uuid)
 
     def _ask(self, command: str, call: Callable[[Any], _Answer], domain_uuid: str | None) -> _Answer:
-        raw = self.raw()
-        with self.calling(command, domain_uuid):
-            return self._calls.call(lambda: call(raw))
+        answer: _Answer = self.call(command, call, self.raw(), uuid=domain_uuid)
+        return answer
 
     def call(self, command: str, call: Callable[..., Any], *arguments: Any, uuid: str | None = None) -> Any:
-        """Call libvirt, and wait for its answer at most until the timeout. See :meth:`calling`."""
-        with self.calling(command, uuid):
-            return self._calls.call(functools.partial(call, *arguments), uuid)
+        """Call libvirt, wait for its answer at most until the timeout, and translate its errors.
 
-    @contextlib.contextmanager
-    def calling(self, command: str, domain_uuid: str | None = None) -> Iterator[None]:
-        """Translate what libvirt raises in the block.
-
-        :param domain_uuid: the domain that the call is about. Its errors are reported by their numbers alone, because
-            their texts quote the domain's name
+        :param uuid: the domain that the call is about. Its errors are reported by their numbers alone, because their
+            texts quote the domain's name
         """
         used = self._raw
         try:
-            yield
+            return self._calls.call(functools.partial(call, *arguments), uuid)
         except bounded.Late as error:
             if not isinstance(error, bounded.NotMade):
                 self._drop(used)
             raise self._unreachable(error) from error
         except libvirt.libvirtError as error:
             code = error.get_error_code()
-            if code == libvirt.VIR_ERR_NO_DOMAIN and domain_uuid is not None:
-                raise exception.DomainGone(domain_uuid) from error
-            if self._is_lost(error, domain_uuid):
+            if code == libvirt.VIR_ERR_NO_DOMAIN and uuid is not None:
+                raise exception.DomainGone(uuid) from error
+            if self._is_lost(error, uuid):
                 self._drop(used)
                 raise exception.HypervisorUnreachable(self._name, _code_of(error)) from error
             text = error.get_error_message() or ''
             meaning = next((found for part, found in _TEXTS if part in text), None) or _CODES.get(code, Meaning.OTHER)
-            if domain_uuid is not None:
+            if uuid is not None:
                 reason = _code_of(error)
             else:
                 reason = meaning.value if meaning in (Meaning.UNSUPPORTED, Meaning.UNTOLD) else text.strip()

@@ -54,10 +54,9 @@ class RefusalTestCase(base.TestCase):
         hypervisor.raw()
 
         def refuse() -> None:
-            with hypervisor.calling('virNodeDevice…'):
-                raise libvirt_error(code, text, libvirt.VIR_FROM_NODEDEV)
+            raise libvirt_error(code, text, libvirt.VIR_FROM_NODEDEV)
 
-        refused = self.assertRaises(connection.Refused, refuse)
+        refused = self.assertRaises(connection.Refused, hypervisor.call, 'virNodeDevice…', refuse)
         self.assertEqual(self.meaning, refused.meaning)
         self.assertIn(self.text, refused.reason)
 
@@ -69,12 +68,11 @@ class UntoldTestCase(base.TestCase):
         hypervisor.raw()
 
         def refuse() -> None:
-            with hypervisor.calling('virNodeDeviceDestroy'):
-                # As libvirt's Python does when its library has no error for this thread.
-                libvirt.virResetLastError()
-                raise libvirt.libvirtError('virNodeDeviceDestroy() failed')
+            # As libvirt's Python does when its library has no error for this thread.
+            libvirt.virResetLastError()
+            raise libvirt.libvirtError('virNodeDeviceDestroy() failed')
 
-        refused = self.assertRaises(connection.Refused, refuse)
+        refused = self.assertRaises(connection.Refused, hypervisor.call, 'virNodeDeviceDestroy', refuse)
         self.assertEqual((Meaning.UNTOLD, Meaning.UNTOLD.value), (refused.meaning, refused.reason))
 
 
