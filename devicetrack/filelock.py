@@ -161,12 +161,7 @@ def flock(fd: int) -> bool:
 
 
 def close(fd: int) -> None:
-    """Close a descriptor, and end its lock for everybody who has the descriptor.
-
-    Call it only if no living child was given the descriptor. As with :meth:`FileLock.unlock`, a child that another
-    thread forks at this moment has it too until it runs its program, and after a plain close it would still hold the
-    lock.
-    """
+    """Close a descriptor, and end its lock for everybody who has the descriptor, as :meth:`FileLock.unlock` does."""
     try:
         fcntl.flock(fd, fcntl.LOCK_UN)
     finally:

@@ -207,9 +207,7 @@ class VirtDriver(abc.ABC):
         """Read the devices that the host has now, and those that its parents can still make.
 
         If a part cannot be read, it is in ``unknown`` and its kind is not in ``known_kinds``. A device that stores data
-        is in ``unproven``, unless a proof on this host shows that it is clean. Proofs are kept apart from the store, so
-        a restored store never brings one back. A proof contains the identity of its device, and is not valid for
-        another device of the same name.
+        is in ``unproven``, unless a proof on this host, apart from the store, shows that this very device is clean.
 
         :raises HypervisorUnreachable: no part could be read
         """
@@ -251,11 +249,7 @@ class VirtDriver(abc.ABC):
         Idempotent, and exclusive with :meth:`unclaim` of the same device in any process of this host. Before this
         method returns, it durably removes the proof that the device is clean: a guest writes to the device from now on.
 
-        Unless its row records that the device was ready before, the driver first checks what it checks before a wipe:
-        whether a domain has the device, and whether a process or the host uses it. The instance's own domain is
-        allowed: the guest may run when a manager starts again. For a device with a proof, the driver compares the
-        writes that the host shows with those in the proof. If somebody uses the device or wrote to it, the driver
-        removes the proof and changes nothing else.
+        Unless its row records that the device was ready before, the driver first checks as :func:`check_free`.
 
         :param confirm: called with the assignment under the device's lock, before the device is changed. Its error
             passes through to the caller, and nothing was changed
@@ -279,21 +273,19 @@ class VirtDriver(abc.ABC):
         Idempotent: it does not repeat work that is done, except a wipe without proof. A device of an assignment that
         was only claimed (:attr:`~devicetrack.objects.DeviceAssignment.was_only_claimed`) is not wiped, if a proof on
         this host shows that it is clean, and nobody uses it. If others use or changed such a device, or it has lost its
-        proof otherwise than by :meth:`realize`, the answer is :class:`NotProven`, and the device and its proof stay as
-        they are. When somebody uses another device, the driver removes its proof, so that the device is wiped once that
-        use ends. The driver holds the devices' locks, and asks the hypervisor right before it changes each device and
-        once more after the last one: a guest may have been started meanwhile. For devices that store data, the driver
-        durably records that a device is clean before it reports that the device may be assigned again.
+        proof otherwise than by :meth:`realize`, the device and its proof stay as they are. When somebody uses another
+        device, the driver removes its proof, so that the device is wiped once that use ends. The driver holds the
+        devices' locks, and asks the hypervisor right before it changes each device and once more after the last one: a
+        guest may have been started meanwhile. The proof of a device that stores data is durable before the answer.
 
         :param confirm: called with each assignment under its device's lock, before the device is changed. Its error
             ends the call and passes through to the caller: this device and those after it were not changed
         :returns: for every device None, if it may be assigned again, or the error that keeps it held.
-            :class:`DeviceInUse`: a domain has it, or may have it by an address that leads to no device; nothing was
-            changed. :class:`DeviceBusy`: another process works on it; nothing was changed. :class:`DeviceGone`: it is
-            not there, or another device has its name; nothing was changed, and the state of its data is unknown.
             :class:`UnclaimFailed`: it was not removed or wiped, or that is not proven. :class:`UsersUnknown`: its users
-            are unknown, before or after the work. :class:`NotProven`: it was only claimed, and others use or changed
-            it; nothing was changed
+            are unknown, before or after the work. After the others nothing was changed: :class:`DeviceInUse`: a domain
+            has it, or may have it by an address that leads to no device. :class:`DeviceBusy`: another process works on
+            it. :class:`DeviceGone`: it is not there, or another device has its name. :class:`NotProven`: it was only
+            claimed, and others use or changed it
         :raises HypervisorUnreachable: no answer, so the devices may be in use; nothing was changed
         """
 
@@ -323,8 +315,7 @@ class VirtDriver(abc.ABC):
         something, and a part of the token of each thing that contains it. The caller keeps the tokens that devices
         share. The host need not have the devices. Without a kind, the identifier of one is an address in a definition.
 
-        The default uses names: an identifier that is a PCI address is that function, and a parent that is named after
-        one contains the device.
+        The default is :func:`by_names`.
 
         :returns: for each device, in their order, its tokens and modes as :class:`.InventoryDevice` has them
         :raises DriverError: the host cannot be read
@@ -361,8 +352,7 @@ class VirtDriver(abc.ABC):
               confirm: Confirm | None = None) -> Mapping[DeviceKey, DriverError | None]:
         """Prove that devices without an owner are clean, and record that durably on the host.
 
-        The driver first takes the locks of the devices. By default a driver can prove nothing. The manager does not
-        call a driver without devices that store data.
+        By default a driver can prove nothing. The manager does not call a driver without devices that store data.
 
         :param assignments: the devices, as assignments without an owner
         :param how: ``blank``: ask the host, and read no byte; ``read``: read every byte, and write none; ``wipe``: wipe
@@ -443,11 +433,11 @@ class VirtDriver(abc.ABC):
                       is_untracked: IsUntracked = is_never_untracked) -> bool:
         """Give an inactive definition that was written in another boot the addresses of this one.
 
-        The definition of the assignments' instance gets new addresses, in its own order, and a new record with the
-        flavor of the old one. Nothing else in it changes. If the guest starts from a saved state, the definition in
-        that state gets both too; it may lack mediated devices and PCI functions, which a service detaches before it
-        saves a guest. The manager calls this method after it realized the devices and before the guest starts.
-        Idempotent. If somebody undefines the guest in the moment of the change, the guest may be defined again.
+        It gets new addresses, in its own order, and a new record with the flavor of the old one. Nothing else in it
+        changes. If the guest starts from a saved state, the definition in that state gets both too; it may lack
+        mediated devices and PCI functions, which a service detaches before it saves a guest. The manager calls this
+        method after it realized the devices and before the guest starts. Idempotent. If somebody undefines the guest in
+        the moment of the change, the guest may be defined again.
 
         :param assignments: the devices that the definition has elements for, one or more
         :param beside: as for :meth:`guest_config`
@@ -468,17 +458,12 @@ class VirtDriver(abc.ABC):
                            is_untracked: IsUntracked = is_never_untracked) -> str:
         """Give a definition that the service has kept, perhaps since another boot, the addresses of this boot.
 
-        This does to a text what :meth:`rewrite_guest` does to a definition in the hypervisor. It defines nothing, and
-        the hypervisor need not know the guest. The text holds secrets of the guest: never log it.
+        This does to a text what :meth:`rewrite_guest` does to a definition in the hypervisor, with the same parameters
+        and errors of documents and devices. It defines nothing, and the hypervisor need not know the guest. The text
+        holds secrets of the guest: never log it.
 
-        :param assignments: the devices that the definition has elements for, one or more, realized in this boot
-        :param beside: as for :meth:`guest_config`
-        :param is_untracked: as for :meth:`rewrite_guest`
         :returns: the new text. A text of this boot, or of an unknown boot, is returned unchanged: its addresses are
             taken as valid
-        :raises InvalidDocument: the definition cannot be read, does not show which element is which device, or has
-            other devices than these
-        :raises DeviceGone: a device is not there, or another device has its name
         """
 
     def live_migration_obstacles(self) -> Mapping[str, str]:
@@ -555,7 +540,10 @@ def _as_port(candidate: Candidate, port: Port | None) -> Candidate:
 
 
 def by_names(device: InventoryDevice) -> Exclusions:
-    """The tokens of a device, as :meth:`VirtDriver.containment` has them, by its identifier and its parent alone."""
+    """The tokens of a device, as :meth:`VirtDriver.containment` has them, by names alone.
+
+    An identifier that is a PCI address is that function, and a parent that is named after one contains the device.
+    """
     own, container = things.address_in(device.identifier), things.address_in(device.parent)
     return things.exclusions(own and things.of_function(own), [things.of_function(container)] if container else [])
 
@@ -581,9 +569,8 @@ def obstacle(key: DeviceKey, usage: Usage, owner: str | None = None, if_named: s
              if_unknown: str = '') -> DeviceInUse | UsersUnknown | None:
     """Return the error of a device that somebody uses; None if nobody uses it.
 
-    Drivers, commands and the manager all call this one function. The error's class tells a device in use from one whose
-    users are unknown, and its ``reason`` has the cause. An address that leads to no device is a use if it may be that
-    of this device (:meth:`.Use.may_mean`).
+    The error's class tells a device in use from one whose users are unknown. An address that leads to no device is a
+    use if it may be that of this device (:meth:`.Use.may_mean`).
 
     :param owner: the instance that has the device; None for a device without an owner
     :param if_named: what an operator can do about a domain that has the device, for the end of the reason

@@ -100,9 +100,7 @@ def opened(there: Mapping[str, os.stat_result]) -> Collection[str]:
 
 
 def check_not_open(devices: Mapping[tuple[int, int], str]) -> None:
-    """Check that no other process has one of these devices open or mapped, at whatever node. This takes no lock.
-
-    As for :func:`check_alone`, a child of this process that has not run its program yet does not count.
+    """As :func:`check_alone`, for devices at whatever nodes. This takes no lock.
 
     :param devices: their names, by the sorts of their nodes (``stat.S_IFBLK``, ``stat.S_IFCHR``) and their numbers
         (``st_rdev``)

@@ -1,8 +1,9 @@
 """Has the program :mod:`.worker` do jobs on devices: starts it, follows it, stops it, and judges its outcome.
 
-The program inherits the devices and their locks, and goes on when this process dies. Then the lock lasts until its last
-write, and :func:`progress_of` finds it and says how far it is. The next service waits for the lock. It does not take
-over the outcome, but has the job done anew: nobody has looked meanwhile who uses the device.
+The program inherits the devices and their locks, and a job that changes a device goes on when this process dies. Then
+the lock lasts until its last write, and :func:`progress_of` finds it and says how far it is. The next service waits for
+the lock. It does not take over the outcome, but has the job done anew: nobody has looked meanwhile who uses the device.
+The program has a session of its own, so a signal for this process's group does not reach it.
 """
 
 from __future__ import annotations
@@ -47,22 +48,17 @@ def wipe(name: str, device_fd: int, lock_fd: int, size_bytes: int, align_bytes: 
          how: str = progress.ZERO) -> None:
     """Zero a device in a child process and wait for its proof. Blocks as long as the wipe takes.
 
-    The device is a regular file, a block device or a device-dax character device. The child writes zeroes to all of it,
-    flushes them (fsync, or libpmem for device-dax), reads every byte back, and reports that all are zero. So after this
-    the caller need not flush or read. Before the call, the caller checks that ``device_fd`` is the intended device.
-
-    The child inherits the device and the lock. If this process dies, the child goes on, and the lock lasts until its
-    last write. The child has a session of its own, so a signal for this process's group does not reach it.
+    The device is a regular file, a block device or a device-dax character device. After this the caller need not flush
+    or read. Before the call, the caller checks that ``device_fd`` is the intended device.
 
     :param name: the device's name in the log
     :param device_fd: open for reading and writing, without ``O_APPEND``. The caller closes it
     :param lock_fd: of the lock, as :meth:`.api.DeviceKind.unclaim` gets it. The child writes its progress there
     :param size_bytes: the recorded size. If a file or block device has another size, nothing is written
-    :param align_bytes: the alignment of a device-dax device, which can be mapped only in whole units of it. It has no
-        effect on files and block devices: 0 is right for them
+    :param align_bytes: the alignment of a device-dax device, which can be mapped only in whole units of it; 0 for
+        others
     :param rate_mib_s: how many MiB a second the child writes, and then reads, at most; 0 for no limit
-    :param how: ``zero``: write zeroes; ``discard``: discard the blocks of a block device; ``read``: only read the
-        zeroes that something else made
+    :param how: as for :func:`.zeroes.wipe`
     :raises CommandFailed: nothing proves that the device is clean
     """
     try:
@@ -77,9 +73,8 @@ def read_through(name: str, device_fd: int, lock_fd: int, size_bytes: int, align
                  stop: threading.Event) -> str | None:
     """Read a device in a child process, and check that every byte is zero. Blocks until the child ends or has to stop.
 
-    The device is a regular file, whose holes count as zeroes, a block device or a device-dax character device.
-
-    The child inherits the device and the lock, writes nothing to the device, and ends soon after this process.
+    The device is a regular file, whose holes count as zeroes, a block device or a device-dax character device. The
+    child writes nothing to it, and ends soon after this process.
 
     :param name: the device's name in the log
     :param device_fd: open for reading. The caller closes it
@@ -106,9 +101,6 @@ def format_namespace(name: str, controller_fd: int, disk_fds: Sequence[int], loc
                      wanted: Sequence[Any], erase: int, timeout_s: int, size_bytes: int) -> None:
     """Have a child process format a namespace of an NVMe controller. Blocks until the controller has formatted it.
 
-    The child inherits the descriptors and the lock. If this process dies, the child goes on, and the lock lasts until
-    the controller has ended. It has a session of its own, so a signal for this process's group does not reach it.
-
     :param wanted: a :class:`.nvme_admin.Format`
     :raises OSError: the controller did not format it, or nothing shows whether it did
     """
@@ -124,7 +116,7 @@ def run_program(program: str, arguments: Sequence[str], environment: Mapping[str
                 limit_s: int) -> Mapping[str, Any]:
     """Have a child process run an operator's program on a device. Blocks for ``limit_s`` seconds at most.
 
-    The child and the program inherit the lock. If this process dies, the program goes on, and has the same limit.
+    The program inherits the lock. If this process dies, it has the same limit.
 
     :param environment: all of the program's environment
     :returns: the program's ``status``, negative if a signal ended it; ``proof``, the last line of its standard output;

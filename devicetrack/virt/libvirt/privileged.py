@@ -8,10 +8,8 @@
 - ``disk_nodes`` opens disks, and ``nvme_controllers`` asks and commands the controllers of NVMe disks.
 
 A service that runs as root does this work itself. Any other service uses oslo.privsep, whose daemon runs the functions
-that ``entry`` marks, and no others. Anybody with the service's rights may call these with
-any arguments. So none of them takes a program, the path of a file to write, or a descriptor. The daemon opens a device
-and sends the descriptor through a unix socket of the caller (SCM_RIGHTS, unix(7)). So a child of the service can wipe
-the device: the child can outlive the service and the daemon, and its only right is the descriptor.
+that ``entry`` marks, and no others. Anybody with the service's rights may call these with any arguments. So none of
+them takes a program, the path of a file to write, or a descriptor. The daemon sends what it opens (:mod:`.descriptors`).
 """
 
 from __future__ import annotations

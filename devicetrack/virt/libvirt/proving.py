@@ -76,13 +76,7 @@ class Proving:
         self._reading: list[threading.Event] = []       # one for each device that is being read; setting it ends that
 
     def check_free(self, assignment: DeviceAssignment, kind: api.DeviceKind) -> None:
-        """As :func:`devicetrack.virt.driver.check_free`.
-
-        :raises DeviceInUse: another domain names it, or a process or the host uses it
-        :raises NotProven: somebody wrote to it since it was proven clean, or it has lost its proof
-        :raises UsersUnknown: a definition cannot be read
-        :raises DriverError: as :meth:`.api.DeviceKind.check_free`
-        """
+        """As :func:`devicetrack.virt.driver.check_free`, with the errors of :meth:`.VirtDriver.realize`."""
         def check() -> None:
             installed.ask(kind, 'check_free', assignment)
             if self._is_written(assignment, kind):
@@ -145,8 +139,8 @@ class Proving:
                   usage: Usage) -> exception.DriverError | None:
         """Take one device back, if nobody uses it. A device that was never made ready for a guest is left as it is.
 
-        After this the device is clean; :meth:`proven` records that. If the device was never made ready, and others use
-        or changed it, or it has lost its proof, the answer is NotProven, since what is on it is theirs.
+        After this the device is clean; :meth:`proven` records that. If others use or changed a device that was never
+        made ready, or it has lost its proof, what is on it is theirs: the answer is NotProven.
         """
         key = assignment.key
         self._wipes.pop(key, None)

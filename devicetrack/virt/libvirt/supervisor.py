@@ -2,8 +2,7 @@
 
 It runs the program without a shell, in a session of its own. At the limit, and also after the program has ended, it
 kills all processes that descend from the program, and waits for their end. The kernel gives it those whose parents have
-ended (``PR_SET_CHILD_SUBREAPER``, prctl(2)), so a process in a session of its own cannot leave. It reads the program's
-output to the end and keeps only the last part.
+ended (``PR_SET_CHILD_SUBREAPER``, prctl(2)), so a process in a session of its own cannot leave.
 
 So this is for a process that has no other children: the program that does jobs (:mod:`.worker`) imports this module and
 has the standard library alone.

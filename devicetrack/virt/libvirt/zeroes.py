@@ -191,11 +191,9 @@ def wipe(device: File | Dax, size: int, rate: int, report: Report, clock: Callab
          sleep: Callable[[float], None] = time.sleep, how: str = progress.ZERO) -> None:
     """Zero ``size`` bytes and read every one back, at most ``rate`` bytes a second (0: no limit).
 
-    With ``discard`` this first tells a block device to discard its blocks. A device may choose what a discarded block
-    reads as. So if a byte is not zero after that, or if the device cannot discard, the device writes zeroes instead,
-    and every byte is read again. With ``read`` the bytes are only read back, after a controller erased them.
-
-    :param how: ``zero``, ``discard`` or ``read``; only a block device can be discarded
+    :param how: ``zero``: write zeroes. ``discard``: first tell a block device to discard its blocks. A device may
+        choose what these read as, so if a byte is not zero then, or if the device cannot discard, it writes zeroes
+        instead, and every byte is read again. ``read``: only read the bytes back, after a controller erased them
     :raises Failed: a byte is not zero
     :raises OSError: the device cannot be written or read
     """
