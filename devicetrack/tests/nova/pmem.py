@@ -66,20 +66,20 @@ class Source(namespaces.NdctlSource):
         super().__init__('/usr/bin/ndctl')
         self._hypervisor, self._directory_of = hypervisor, directory_of
 
-    def _list(self) -> list[ndctl.Listed]:
+    def _list(self) -> list[ndctl.Namespace]:
         return ndctl.parse(json.dumps(listed(self._hypervisor.raw().fake)))
 
-    def _file(self, namespace: namespaces.Namespace) -> str:
+    def _file(self, namespace: ndctl.Namespace) -> str:
         return file_of(self._directory_of(self._hypervisor.raw().fake.getHostname()), namespace.name)
 
-    def blank(self, found: Iterable[namespaces.Namespace]) -> Sequence[namespaces.Namespace]:
+    def blank(self, found: Iterable[ndctl.Namespace]) -> Sequence[ndctl.Namespace]:
         with contextlib.ExitStack() as opened:
             files = {os.open(self._file(namespace), os.O_RDONLY | os.O_CLOEXEC): namespace for namespace in found}
             for fd in files:
                 opened.callback(filelock.close, fd)
             return namespaces.unused_holes(files)
 
-    def open(self, namespace: namespaces.Namespace, writing: bool = True) -> int:
+    def open(self, namespace: ndctl.Namespace, writing: bool = True) -> int:
         fd = os.open(self._file(namespace), (os.O_RDWR if writing else os.O_RDONLY) | os.O_CLOEXEC)
         try:
             device_users.check_alone(fd)
@@ -88,7 +88,7 @@ class Source(namespaces.NdctlSource):
             raise
         return fd
 
-    def is_locked(self, namespace: namespaces.Namespace) -> bool:
+    def is_locked(self, namespace: ndctl.Namespace) -> bool:
         lock = filelock.NodeLock(self._file(namespace))
         try:
             lock.acquire()

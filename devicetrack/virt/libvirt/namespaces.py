@@ -18,7 +18,6 @@ import errno
 import os
 import pathlib
 import stat
-from typing import NamedTuple
 import uuid
 
 from devicetrack import exception
@@ -28,6 +27,7 @@ from devicetrack.virt.libvirt import device_users
 from devicetrack.virt.libvirt import kernel_files
 from devicetrack.virt.libvirt import ndctl
 from devicetrack.virt.libvirt import privileged
+from devicetrack.virt.libvirt.ndctl import Namespace
 
 _FILE_ALIGN = 2 << 20
 # The kernel's libnvdimm devices. The kernel makes a region read-only when it is no longer persistent, for example
@@ -35,25 +35,6 @@ _FILE_ALIGN = 2 << 20
 REGIONS = '/sys/bus/nd/devices'
 # Names the space of the files' UUIDs. The UUIDs are in records, so this never changes.
 _FILES = uuid.UUID('5f1d5d3e-8f2e-4a6c-9c3b-0b1f6f0f7a11')
-
-
-class Namespace(NamedTuple):
-    """One namespace of this host, as it is now.
-
-    ``uuid`` is None while nobody can read which namespace it is, and then it has a ``problem``. ``path`` is valid in
-    this boot. ``dax`` says that it is a device-dax character device, not a file. ``problem`` is
-    None, or the reason why no guest can have it. An unknown NUMA node is None.
-    """
-
-    name: str
-    uuid: str | None
-    path: str
-    size_bytes: int
-    align_bytes: int
-    region: str | None
-    numa_node: int | None
-    dax: bool
-    problem: str | None = None
 
 
 class NamespaceSource(abc.ABC):
@@ -152,22 +133,21 @@ class NdctlSource(NamespaceSource):
         listed = [found for found in everything if found.name]
         of_regions = {region: _region_problem(region) for region in {found.region for found in listed}}
         names = collections.Counter(found.name for found in listed)
-        chardevs = collections.Counter(found.chardev for found in everything)
+        paths = collections.Counter(found.path for found in everything)
         # The last entry of a name wins. ndctl lists in no particular order, so sorting by UUID decides which is last.
         listed.sort(key=lambda found: found.uuid or '', reverse=True)
         for found in {found.name: found for found in listed}.values():
             problem = found.problem or of_regions[found.region]
-            if found.chardev is not None and chardevs[found.chardev] > 1:
-                problem = f'another namespace has its character device {found.chardev} too'
-            yield Namespace(found.name, found.uuid, _path(found), found.size_bytes, found.align_bytes, found.region,
-                            found.numa_node, True,
-                            problem if names[found.name] == 1 else 'another namespace has this name too')
+            if found.path and paths[found.path] > 1:
+                problem = f'another namespace has its character device {os.path.basename(found.path)} too'
+            yield found._replace(
+                problem=problem if names[found.name] == 1 else 'another namespace has this name too')
 
     def paths(self) -> dict[str, str]:
         # If two namespaces have one name, the result has both.
-        return {_path(found): found.name for found in self._list() if found.name and found.chardev}
+        return {found.path: found.name for found in self._list() if found.name and found.path}
 
-    def _list(self) -> list[ndctl.Listed]:
+    def _list(self) -> list[Namespace]:
         try:
             status, output = privileged.run_ndctl(self._command, self._timeout_s)
         except OSError as error:
@@ -325,10 +305,6 @@ def is_hole(fd: int) -> bool:
 
 def _file_uuid(name: str, inode: int) -> str:
     return str(uuid.uuid5(_FILES, f'{name}:{inode}'))
-
-
-def _path(found: ndctl.Listed) -> str:
-    return f'/dev/{found.chardev}' if found.chardev else ''
 
 
 def _region_problem(region: str | None) -> str | None:

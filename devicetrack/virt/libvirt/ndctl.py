@@ -25,25 +25,27 @@ _CHARDEV = re.compile(r'dax[0-9]+\.[0-9]+')
 _REGION = re.compile(r'region[0-9]+')
 
 
-class Listed(NamedTuple):
-    """One namespace that ndctl listed.
+class Namespace(NamedTuple):
+    """One namespace of this host, as it is now.
 
-    ``name`` and ``uuid`` are '' if it has none. ``uuid`` is None, and ``size_bytes`` is 0, while the namespace is
-    disabled or raw: then ndctl prints those of the whole, which are others. ``chardev`` is its character device without
-    ``/dev/``, or None. ``problem`` is None, or the reason why no guest can have it.
+    ``name`` and ``uuid`` are '' if it has none. ``uuid`` is None while nobody can read which namespace it is, and then
+    it has a ``problem``: while it is disabled or raw, ndctl prints the UUID and the size of the whole, which are
+    others. ``path`` is valid in this boot, and '' if it has none. ``dax`` says that it is a device-dax character
+    device, not a file. ``problem`` is None, or the reason why no guest can have it. An unknown NUMA node is None.
     """
 
     name: str
     uuid: str | None
-    chardev: str | None
+    path: str
     size_bytes: int
     align_bytes: int
     region: str | None
     numa_node: int | None
-    problem: str | None
+    dax: bool
+    problem: str | None = None
 
 
-def parse(text: str) -> list[Listed]:
+def parse(text: str) -> list[Namespace]:
     """Read what ``ndctl list`` printed, in any of its forms, without ``--human``.
 
     A namespace with a name of which something cannot be read has a ``problem``, and only its name.
@@ -71,23 +73,23 @@ def parse(text: str) -> list[Listed]:
     return _listed(_list(found, 'document'), {}, 'document')
 
 
-def _listed(namespaces: list[Any], region: dict[str, Any], where: str) -> list[Listed]:
+def _listed(namespaces: list[Any], region: dict[str, Any], where: str) -> list[Namespace]:
     return [_one_or_its_name(_object(namespace, f'{where}[{index}]'), region, f'{where}[{index}]')
             for index, namespace in enumerate(namespaces)]
 
 
-def _one_or_its_name(namespace: dict[str, Any], region: dict[str, Any], where: str) -> Listed:
+def _one_or_its_name(namespace: dict[str, Any], region: dict[str, Any], where: str) -> Namespace:
     try:
         return _one(namespace, region, where)
     except exception.InvalidDocument as error:
         name = namespace.get('name')
         if not isinstance(name, str) or not name:
             raise
-        return Listed(name, None, None, 0, 0, None, None, f'{DOCUMENT} cannot be understood at {error.where}: '
-                                                          f'{error.reason}')
+        return Namespace(name, None, '', 0, 0, None, None, True,
+                         f'{DOCUMENT} cannot be understood at {error.where}: {error.reason}')
 
 
-def _one(namespace: dict[str, Any], region: dict[str, Any], where: str) -> Listed:
+def _one(namespace: dict[str, Any], region: dict[str, Any], where: str) -> Namespace:
     mode = namespace.get('mode')
     chardev, devices, device = namespace.get('chardev'), 1, {}
     if 'daxregion' in namespace:
@@ -123,9 +125,10 @@ def _one(namespace: dict[str, Any], region: dict[str, Any], where: str) -> Liste
     if name and (mode == 'raw' or not isinstance(mode, str) or (
             namespace.get('state') == 'disabled' and 'raw_uuid' not in namespace)):
         itself, size_bytes = None, 0
-    return Listed(
-        name, itself, chardev, size_bytes, _number(namespace.get('align', 0), f'{where}.align'),
-        parent, _node(namespace.get('numa_node', region.get('numa_node')), f'{where}.numa_node'), problem)
+    return Namespace(
+        name, itself, f'/dev/{chardev}' if chardev else '', size_bytes,
+        _number(namespace.get('align', 0), f'{where}.align'), parent,
+        _node(namespace.get('numa_node', region.get('numa_node')), f'{where}.numa_node'), True, problem)
 
 
 def _object(value: Any, where: str) -> dict[str, Any]:

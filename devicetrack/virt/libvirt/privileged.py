@@ -9,7 +9,7 @@
 
 A service that runs as root does this work itself. Any other service uses oslo.privsep, whose daemon runs the functions
 that ``entry`` marks, and no others. Anybody with the service's rights may call these with any arguments. So none of
-them takes a program, the path of a file to write, or a descriptor. The daemon sends what it opens (:mod:`.descriptors`).
+them takes a program, the path of a file to write, or a descriptor. The daemon sends what it opens: :mod:`.descriptors`.
 """
 
 from __future__ import annotations

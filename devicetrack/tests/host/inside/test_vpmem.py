@@ -40,6 +40,7 @@ from devicetrack.virt.libvirt import namespaces
 from devicetrack.virt.libvirt import worker
 from devicetrack.virt.libvirt.kinds import mdev
 from devicetrack.virt.libvirt.kinds import vpmem
+from devicetrack.virt.libvirt.ndctl import Namespace
 
 FIRST, SECOND = 'pmem0', 'pmem1'
 LABELS = 2 << 20                                # the end of a guest's namespace, which its memory does not show
@@ -79,6 +80,7 @@ RELEASES = textwrap.dedent("""
     from devicetrack.objects import DeviceAssignment
     from devicetrack.virt.libvirt import driver
     from devicetrack.virt.libvirt.kinds import vpmem
+from devicetrack.virt.libvirt.ndctl import Namespace
 
     logging.basicConfig(stream=sys.stdout, level=logging.INFO, format='%(message)s')
     state_path, rate, assignment = sys.argv[1:]
@@ -110,7 +112,7 @@ class Machine(libvirt_hosts.Machine):
         super().__init__(lambda: libvirt.open(hosts.URI), libvirt_hosts.QEMU, '/dev', firmware.path())
         self.source = namespaces.NdctlSource('/usr/bin/ndctl')
 
-    def namespace(self, name: str) -> namespaces.Namespace:
+    def namespace(self, name: str) -> Namespace:
         return self.source.read()[name]
 
     def path(self, name: str) -> str:
@@ -165,7 +167,7 @@ class VPMEMTestCase(base.TestCase):
         self.assertEqual(0, done.returncode, done.stderr)
         return json.loads(done.stdout) if done.stdout.strip().startswith(('[', '{')) else None
 
-    def make_namespace(self, name: str, *options: str) -> namespaces.Namespace:
+    def make_namespace(self, name: str, *options: str) -> Namespace:
         """Make one by hand in the room that a region has left."""
         region = next(region for region in self.ndctl('list', '--regions') if region['max_available_extent'])
         made = self.ndctl('create-namespace', '--mode=devdax', f'--name={name}', f"--region={region['dev']}",

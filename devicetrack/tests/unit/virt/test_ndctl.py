@@ -34,7 +34,7 @@ class CapturedTestCase(base.TestCase):
         found = {listed.name: listed for listed in ndctl.parse(data.read(self.document)) if listed.name}
         self.assertEqual([f'ns{region}_{number}' for region in (0, 1) for number in (0, 1, 2)], sorted(found))
         region = 'region0' if 'R' in self.options else None
-        self.assertEqual(ndctl.Listed('ns0_0', self.uuid, 'dax0.0', 130023424, 2097152, region, None, None),
+        self.assertEqual(ndctl.Namespace('ns0_0', self.uuid, '/dev/dax0.0', 130023424, 2097152, region, None, True),
                          found['ns0_0'])
 
 
@@ -43,8 +43,8 @@ class CapturedOddTestCase(base.TestCase):
 
     def test_raw_namespaces_have_neither_name_nor_uuid(self) -> None:
         found = ndctl.parse(data.read(f'ndctl-{self.version}-list-NDRX-before-labels.json'))
-        self.assertEqual([('', '', None, 'its mode is raw, not devdax')] * 2,
-                         [(listed.name, listed.uuid, listed.chardev, listed.problem) for listed in found])
+        self.assertEqual([('', '', '', 'its mode is raw, not devdax')] * 2,
+                         [(listed.name, listed.uuid, listed.path, listed.problem) for listed in found])
 
     def test_sizes_for_people_are_problems(self) -> None:
         found = ndctl.parse(data.read(f'ndctl-{self.version}-list-NDRXu.json'))
@@ -151,7 +151,7 @@ class OneBadTestCase(base.TestCase):
         good = changed(name='ns1', chardev='dax0.1')
         bad, other = ndctl.parse(json.dumps({'regions': [
             {'dev': 'region0', 'namespaces': [self.bad, good]}]}))
-        self.assertEqual(('ns0', None, None, 0), (bad.name, bad.uuid, bad.chardev, bad.size_bytes))
+        self.assertEqual(('ns0', None, '', 0), (bad.name, bad.uuid, bad.path, bad.size_bytes))
         self.assertIn(f'ndctl list cannot be understood at regions[0][0].{self.where}', str(bad.problem))
         self.assertEqual([other], ndctl.parse(json.dumps({'regions': [{'dev': 'region0', 'namespaces': [good]}]})))
 

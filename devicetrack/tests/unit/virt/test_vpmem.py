@@ -24,6 +24,7 @@ from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt import guest_paths
 from devicetrack.virt.libvirt import namespaces
+from devicetrack.virt.libvirt import ndctl
 from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt.kinds import vpmem
 
@@ -231,7 +232,9 @@ class NdctlTestCase(base.TestCase):
 
     def test_what_the_kernel_made_anew_in_one_boot_may_have_been_written(self) -> None:
         node = os.path.join(self.temp_dir(), 'dax0.0')
-        self.patch(namespaces, '_path', lambda found: node if found.name == 'ns0_0' else f'/dev/{found.chardev}')
+        parse = ndctl.parse
+        self.patch(ndctl, 'parse', lambda text: [
+            found._replace(path=node) if found.name == 'ns0_0' else found for found in parse(text)])
         boots = ['a boot']
         self.kind.boot_id = boots.pop
         shown: list[str] = []
@@ -346,7 +349,7 @@ class GuestElementTestCase(base.TestCase):
 
     def test_sizes(self) -> None:
         element = etree.fromstring(vpmem.guest_element(
-            namespaces.Namespace('ns', '', '/a&<b', self.size, self.align, None, None, self.dax)))
+            ndctl.Namespace('ns', '', '/a&<b', self.size, self.align, None, None, self.dax)))
         self.assertEqual('/a&<b', element.findtext('source/path'))
         self.assertEqual((str(self.size_kib), str(self.align_kib), '2048'),
                          tuple(element.findtext(path) for path in

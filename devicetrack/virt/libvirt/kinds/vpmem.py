@@ -43,6 +43,7 @@ from devicetrack.virt.libvirt import guest_paths
 from devicetrack.virt.libvirt import guest_xml
 from devicetrack.virt.libvirt import jobs
 from devicetrack.virt.libvirt import namespaces
+from devicetrack.virt.libvirt import ndctl
 from devicetrack.virt.libvirt.kinds import api
 from devicetrack.virt.libvirt.kinds import vpmem_options
 
@@ -214,7 +215,7 @@ class VPMEM(api.DeviceKind):
         self._wipeable(assignment)
         return True
 
-    def _open(self, assignment: DeviceAssignment, namespace: namespaces.Namespace, writing: bool = True) -> int:
+    def _open(self, assignment: DeviceAssignment, namespace: ndctl.Namespace, writing: bool = True) -> int:
         """Open a namespace that nobody else has open, and take its lock.
 
         :raises DeviceBusy: somebody else wipes it, perhaps a manager with another state directory
@@ -262,7 +263,7 @@ class VPMEM(api.DeviceKind):
             self._wipeable(assignment)
         filelock.close(fd)
 
-    def _wipeable(self, assignment: DeviceAssignment) -> namespaces.Namespace:
+    def _wipeable(self, assignment: DeviceAssignment) -> ndctl.Namespace:
         """Read the recorded namespace.
 
         :raises DeviceGone: it is not there, or another one has its name
@@ -274,7 +275,7 @@ class VPMEM(api.DeviceKind):
         return namespace
 
     def _recorded(self, assignment: DeviceAssignment,
-                  found: Mapping[str, namespaces.Namespace]) -> namespaces.Namespace:
+                  found: Mapping[str, ndctl.Namespace]) -> ndctl.Namespace:
         """Find the namespace that the assignment recorded. If nobody can tell now whether it is, it has a ``problem``.
 
         :raises DeviceGone: it is not there, or another one has its name
@@ -293,7 +294,7 @@ class VPMEM(api.DeviceKind):
         return namespace
 
     def _namespace(self, assignment: DeviceAssignment,
-                   found: Mapping[str, namespaces.Namespace]) -> namespaces.Namespace:
+                   found: Mapping[str, ndctl.Namespace]) -> ndctl.Namespace:
         """Find the recorded namespace, if a guest can have it."""
         namespace = self._recorded(assignment, found)
         if namespace.uuid is None:
@@ -310,7 +311,7 @@ class VPMEM(api.DeviceKind):
         return [guest_element(self._namespace(assignment, found)) for assignment in assignments]
 
 
-def guest_element(namespace: namespaces.Namespace) -> str:
+def guest_element(namespace: ndctl.Namespace) -> str:
     """Make the guest's NVDIMM. With its label area, it is as large as fits into the namespace.
 
     The guest needs ``<maxMemory>`` with a free slot, and its ``<memory>`` is the sum of its RAM and its NVDIMMs.
@@ -325,7 +326,7 @@ def guest_element(namespace: namespaces.Namespace) -> str:
             f"<label><size unit='KiB'>{_LABEL_BYTES >> 10}</size></label></target></memory>")
 
 
-def _problem(namespace: namespaces.Namespace) -> str | None:
+def _problem(namespace: ndctl.Namespace) -> str | None:
     """Return why no guest can have a namespace, or None."""
     return namespace.problem or _size_problem(namespace.size_bytes, namespace.align_bytes)
 
@@ -344,7 +345,7 @@ def _guest_bytes(size_bytes: int, align_bytes: int) -> int:
     return size_bytes // unit * unit
 
 
-def _details(namespace: namespaces.Namespace, label: str) -> VPMEMDetails:
+def _details(namespace: ndctl.Namespace, label: str) -> VPMEMDetails:
     return VPMEMDetails(namespace_uuid=namespace.uuid or _NO_UUID, label=label, devpath=namespace.path,
                         size_bytes=namespace.size_bytes, align_bytes=namespace.align_bytes)
 
