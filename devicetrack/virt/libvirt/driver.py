@@ -35,14 +35,12 @@ from devicetrack.objects.compact import Compact
 from devicetrack.objects.event import Wiped
 from devicetrack.objects.pci_alias import PCIAlias
 from devicetrack.objects.things import Exclusions
-from devicetrack.objects.values import Capacity
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Fault
 from devicetrack.objects.values import GuestConfig
 from devicetrack.objects.values import Inventory
 from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import MigrationType
-from devicetrack.objects.values import Missing
 from devicetrack.objects.values import Realized
 from devicetrack.objects.values import Record
 from devicetrack.objects.values import Unknown
@@ -212,15 +210,9 @@ class LibvirtDriver(guests.Guests):
                                 exc_info=isinstance(error, exception.DeviceKindFailed))
 
     def get_inventory(self) -> Inventory:
-        devices: list[Sequence[InventoryDevice]] = []
-        capacities: list[Capacity] = []
-        missing: list[Missing] = []
+        stocks: dict[str, api.Stock] = {}       # of the kinds that are known
         faults: list[Fault] = list(self._unprepared.values())
         unknown: list[Unknown] = []
-        known: set[str] = set()
-        keeping: set[str] = set()
-        unproven: list[tuple[str, str]] = []
-        by_person: list[tuple[str, str]] = []
         nodes: dict[DeviceKey, str] = {}
         several = sum(kind.configured for kind in self._kinds.values()) > 1
         unreachable = None
@@ -238,28 +230,28 @@ class LibvirtDriver(guests.Guests):
                 if isinstance(error, exception.HypervisorUnreachable):
                     unreachable = error
                 continue
-            devices.append(stock.devices)
-            capacities.extend(stock.capacities)
-            missing.extend(stock.missing)
+            stocks[kind.name] = stock
             faults.extend(stock.faults)
-            known.add(kind.name)
             if written:
                 self._proving.take_back(DeviceKey(kind.name, name) for name in written)
-            if kind.keeps_bytes and not self._trusts:
-                keeping.add(kind.name)
-                unproven += self._proofs.unproven(stock.devices, stock.nothing_kept)
-                by_person += [(kind.name, name) for name in stock.by_person]
-        if unreachable is not None and not any(self._kinds[name].configured for name in known):
+        if unreachable is not None and not any(self._kinds[name].configured for name in stocks):
             raise unreachable
+        keeping = {name: stock for name, stock in stocks.items() if self._kinds[name].keeps_bytes and not self._trusts}
         observed = tuple(self._observed(faults))
         look = containment.Look(self._sysfs)
         self._seen = nodes, look
-        found, all_devices = overlaps.find(nodes, look), Compact.joined(InventoryDevice, devices)
+        found = overlaps.find(nodes, look)
+        devices = Compact.joined(InventoryDevice, [stock.devices for stock in stocks.values()])
         if several:
-            self._note_tokens(all_devices, known)
-        return Inventory(overlaps.unhealthy(all_devices, found) if found else all_devices, tuple(capacities),
-                         frozenset(known), tuple(unknown), tuple(missing), frozenset(keeping), frozenset(unproven),
-                         tuple(found), tuple(faults), self._sockets(), frozenset(by_person),
+            self._note_tokens(devices, frozenset(stocks))
+        return Inventory(overlaps.unhealthy(devices, found) if found else devices,
+                         tuple(one for stock in stocks.values() for one in stock.capacities),
+                         frozenset(stocks), tuple(unknown),
+                         tuple(one for stock in stocks.values() for one in stock.missing), frozenset(keeping),
+                         frozenset(key for stock in keeping.values()
+                                   for key in self._proofs.unproven(stock.devices, stock.nothing_kept)),
+                         tuple(found), tuple(faults), self._sockets(),
+                         frozenset((name, one) for name, stock in keeping.items() for one in stock.by_person),
                          frozenset(look.mediated_devices()), observed)
 
     def _note_tokens(self, devices: Iterable[InventoryDevice], known: Collection[str]) -> None:

@@ -148,7 +148,7 @@ class Proving:
         try:
             error: exception.DeviceError | None = self._obstacle(assignment, usage, assignment.instance_uuid)
             never_ready = kind.keeps_bytes and assignment.was_only_claimed and (
-                self._has_proof(key) or self._lost_its_proof(assignment, kind))
+                key in self.proven_keys() or self._lost_its_proof(assignment, kind))
             try:
                 if error is None and self._is_untouched(assignment, kind):
                     return None
@@ -293,10 +293,6 @@ class Proving:
                 reached = installed.some_of(kind, 'within_reach', proven, owned, proven)
                 keys.update(DeviceKey(name, one) for one in reached)
         self.take_back(keys, {assignment.key for assignment in assignments})
-
-    def _has_proof(self, key: DeviceKey) -> bool:
-        """Whether there is a proof of a device, valid or not. Before a device is made ready for a guest, it ends."""
-        return key.identifier in self._proven(key.kind)
 
     def _proven(self, kind: str) -> Mapping[str, str]:
         try:
