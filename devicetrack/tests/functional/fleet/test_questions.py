@@ -43,7 +43,7 @@ class QuestionsTestCase(base.TestCase):
             name=name, configuration=self.useFixture(fixtures.Configuration(machine=name)), **options))
 
 
-class DeviceListTestCase(QuestionsTestCase):
+class TwoHostsTestCase(QuestionsTestCase):
 
     def setUp(self) -> None:
         super().setUp()
@@ -56,6 +56,9 @@ class DeviceListTestCase(QuestionsTestCase):
     def names(self, *arguments: str) -> list[tuple[str, str]]:
         return [(one['host'], one['identifier']) for one in self.fleet.ask('fleet', 'device', 'list', *arguments)
                 if one['kind'] == 'vpmem']
+
+
+class DeviceListTestCase(TwoHostsTestCase):
 
     def test_the_lines_are_those_of_the_hosts_in_the_order_of_names_and_say_their_age(self) -> None:
         found = self.fleet.ask('fleet', 'device', 'list')
@@ -111,6 +114,12 @@ class DeviceListTestCase(QuestionsTestCase):
         self.assertIn('free when it was last read', ' '.join(table.column(
             next(line for line in table.out.splitlines() if 'reasons' in line).split('|')[-2].strip()).split()))
         self.assertIn('silent: rack1-7 since', table.err)
+
+
+class DeviceListFormTestCase(TwoHostsTestCase):
+    """How it is printed, whatever database the lines are from."""
+
+    scenarios = databases.SCENARIOS[:1]
 
     def test_a_table_fits_80_columns_and_says_the_age_beside_it(self) -> None:
         answer = self.fleet.run('fleet', 'device', 'list', '--max-width', '80')
@@ -213,7 +222,7 @@ class HistoryTestCase(QuestionsTestCase):
         self.assertIn('silent: two since', answer.err)
 
 
-class CapacityTestCase(QuestionsTestCase):
+class ThreeHostsTestCase(QuestionsTestCase):
     """Three hosts: one with two namespaces on one NUMA node, one with a namespace on each of two, and a full one."""
 
     def setUp(self) -> None:
@@ -234,6 +243,9 @@ class CapacityTestCase(QuestionsTestCase):
 
     def numbers(self, row: dict[str, Any], *names: str) -> tuple[Any, ...]:
         return tuple(row[name] for name in names)
+
+
+class CapacityTestCase(ThreeHostsTestCase):
 
     def test_each_class_has_its_numbers(self) -> None:
         self.near.manager.operator.cordon('vpmem', 'd1')
@@ -266,6 +278,12 @@ class CapacityTestCase(QuestionsTestCase):
         answer = self.fleet.run('fleet', 'capacity', *asked, '--host', 'far', '--host', 'full')
         self.assertEqual(cmd_base.ATTENTION, answer.code)
         self.assertIn('0 instances', answer.err)
+
+
+class CapacityWordsTestCase(ThreeHostsTestCase):
+    """How a request is written, and how the answer is, whatever database it is from."""
+
+    scenarios = databases.SCENARIOS[:1]
 
     def test_extra_specs_and_aliases_say_the_same_as_a_request(self) -> None:
         path = f'{self.state_path}/specs.json'
