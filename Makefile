@@ -68,18 +68,19 @@ setup: $(VENV)/.installed $(VENV)/.packages-test
 demo: $(VENV)/.installed
 	$(BIN)/python examples/demo/main.py $(ARGS)
 
-test: $(VENV)/.packages-test
-	$(BIN)/tox run -e py3 -- --exclude-list devicetrack/tests/thorough.txt
-
-# A repository of its own: its last run is not the last run of the others.
-thorough-test: $(VENV)/.packages-test
-	mkdir -p .stestr-thorough
-	DEVICETRACK_TEST_REPOSITORY=.stestr-thorough $(BIN)/tox run -e py3 -- --include-list devicetrack/tests/thorough.txt
-
 # An editable package is the same after every change of the code: there is nothing to build anew.
 .tox/py3/.made: $(VENV)/.packages setup.cfg pyproject.toml tox.ini
 	$(BIN)/tox run -e py3 --notest
 	@touch $@
+
+test: .tox/py3/.made $(VENV)/.packages-test
+	$(BIN)/tox run -e py3 --skip-pkg-install -- --exclude-list devicetrack/tests/thorough.txt
+
+# A repository of its own: its last run is not the last run of the others.
+thorough-test: .tox/py3/.made $(VENV)/.packages-test
+	mkdir -p .stestr-thorough
+	DEVICETRACK_TEST_REPOSITORY=.stestr-thorough $(BIN)/tox run -e py3 --skip-pkg-install -- \
+	    --include-list devicetrack/tests/thorough.txt
 
 # These tests hardly wait, so there is a worker for each processor. Every class is a group, which balances them.
 quick: .tox/py3/.made
