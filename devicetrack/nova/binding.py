@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Iterator
 import contextlib
+import functools
 from typing import Any
 from typing import Final
 from typing import NamedTuple
@@ -42,6 +43,7 @@ from devicetrack.nova.subject import Subject
 from devicetrack.objects import DeviceMap
 from devicetrack.objects import Provider
 from devicetrack.objects.values import GuestConfig
+from devicetrack.objects.values import Usage
 
 LOG = log.logger(__name__)
 
@@ -116,16 +118,32 @@ class Binding:
         self.manager.close()
 
     def source(self) -> interrupted.SourceHost:
-        """Return the host as the source of moves that were interrupted."""
-        usage = None
+        """Return the host as the source of moves that were interrupted. Its domains are read when it is asked."""
+        usage = functools.cache(self._usage)
+
+        def runs(instance_uuid: str) -> bool | None:
+            found = interrupted.runs(usage(), instance_uuid)
+            return None if found and self._may_be_leaving(instance_uuid) else found
+
+        return interrupted.SourceHost(self.host, self.providers.node_uuid,
+                                      {one.instance_uuid for one in self.manager.assignments()}, runs,
+                                      self.manager.state().classes)
+
+    def _usage(self) -> Usage | None:
         try:
-            usage = self.manager.usage()
+            return self.manager.usage()
         except exception.DeviceTrackError as error:
             LOG.warning('The domains of host %(host)s could not be read: %(error)s',
                         {'host': self.host, 'error': error})
-        return interrupted.SourceHost(self.host, self.providers.node_uuid,
-                                      {one.instance_uuid for one in self.manager.assignments()}, usage,
-                                      self.manager.state().classes)
+            return None
+
+    def _may_be_leaving(self, instance_uuid: str) -> bool:
+        """Whether libvirt may be copying a guest, or works on it in another way, whatever its migration's status is."""
+        try:
+            domain = self._driver._host.get_connection().lookupByUUIDString(instance_uuid)
+            return bool(domain.jobInfo()[0] != libvirt.VIR_DOMAIN_JOB_NONE)
+        except nova_driver.libvirt.libvirtError:
+            return True
 
     def record_paths(self) -> None:
         """Have Nova's record name the paths of this boot, for the instances that have rows.

@@ -22,6 +22,7 @@ from nova import context as nova_context
 from nova import exception as nova_exception
 from nova import objects
 from nova.objects import fields
+from nova.scheduler.client import report
 import oslo_messaging
 
 from devicetrack import log
@@ -58,21 +59,15 @@ class SourceHost(NamedTuple):
     :param name: its name in Nova
     :param node_uuid: the UUID of its provider in placement
     :param uuids: the instances that have devices on it
-    :param usage: its domains; None if libvirt does not answer
+    :param runs: says whether the guest of an instance runs here, and stays; None if that is unknown
     :param classes: the resource classes of its devices
     """
 
     name: str
     node_uuid: str
     uuids: Collection[str]
-    usage: Usage | None
+    runs: Callable[[str], bool | None]
     classes: Collection[str]
-
-    def runs(self, instance_uuid: str) -> bool | None:
-        """Whether the guest of an instance runs here; None if that is unknown."""
-        if self.usage is not None and instance_uuid in self.usage.domains:
-            return instance_uuid in self.usage.running
-        return None if self.usage is None or self.usage.unknown else False
 
 
 class _MayHaveLeft(Exception):
@@ -90,22 +85,34 @@ class MoveOutcome(NamedTuple):
     text: str
 
 
-def end(source: SourceHost, placement: Any, only: Collection[str] | None = None) -> list[MoveOutcome]:
+def runs(usage: Usage | None, instance_uuid: str) -> bool | None:
+    """Whether a host runs the guest of an instance; None if that is unknown.
+
+    :param usage: the domains of the host; None if libvirt does not answer
+    """
+    if usage is not None and instance_uuid in usage.domains:
+        return instance_uuid in usage.running
+    return None if usage is None or usage.unknown else False
+
+
+def end(source: SourceHost, placement: Any, only: Collection[str] | None = None,
+        in_audit: bool = False) -> list[MoveOutcome]:
     """End the moves from a host whose instances Nova has taken back, and remove what others left in placement.
 
     The moves of instances without devices are left to Nova.
 
     Call it when the service starts, after Nova has checked each instance and before it receives messages: at that time
-    nobody works on a move. A move that cannot be ended now is left to the next start; until then none of its devices is
-    given to others. If Nova or placement does not answer, the rest is not tried. If a move of an instance cannot be
-    ended, its older ones wait for that: the oldest has the allocations that the instance had before all of them.
+    nobody works on a move. In an audit Nova may work on moves, so this ends only what is left of those that Nova has
+    ended. A move that cannot be ended now is left to a later call; until then none of its devices is given to others.
+    If Nova or placement does not answer, the rest is not tried. If a move of an instance cannot be ended, its older
+    ones wait for that: the oldest has the allocations that the instance had before all of them.
 
     :param placement: Nova's client for placement
     :param only: the instances whose moves may be ended; by default all
     """
     context, outcomes, waiting = nova_context.get_admin_context(), [], set[str]()
     try:
-        for migration, act in _left_to_do(context, source, placement, only):
+        for migration, act in _left_to_do(context, source, placement, only, in_audit):
             if migration.instance_uuid in waiting:
                 continue
             try:
@@ -151,15 +158,16 @@ def left_for(host: str, instance_uuid: str, placement: Any) -> str | None:
 
 def _not_ended(source: SourceHost, what: str, error: Exception) -> str:
     text = f'{what}: not ended: {error}'
-    LOG.warning('Moves from host %(host)s: %(what)s; the next start of the service tries again',
-                {'host': source.name, 'what': text})
+    LOG.warning('Moves from host %(host)s: %(what)s; a later audit, or the next start of the service, tries '
+                'again', {'host': source.name, 'what': text})
     return text
 
 
-def _left_to_do(context: Any, source: SourceHost, placement: Any,
-                only: Collection[str] | None) -> Iterator[tuple[Any, Callable[[], str]]]:
+def _left_to_do(context: Any, source: SourceHost, placement: Any, only: Collection[str] | None,
+                in_audit: bool) -> Iterator[tuple[Any, Callable[[], str]]]:
     """Yield the moves that have to be ended, each with the call that does it."""
-    begun = [one for one in _begun(context, source) if only is None or one.instance_uuid in only]
+    begun = [one for one in _begun(context, source, list(_ENDED) if in_audit else _ALL)
+             if only is None or one.instance_uuid in only]
     if not begun:
         return                              # the first start of a host comes before its provider
     consumers = placement.get_allocations_for_resource_provider(context, source.node_uuid).allocations
@@ -226,13 +234,13 @@ def _left_behind(context: Any, source: SourceHost, begun: Sequence[Any]) -> Iter
                     yield from (one for one in left[instance.uuid] if _is_live(one) or one.id < newest.id)
 
 
-def _begun(context: Any, source: SourceHost) -> list[Any]:
-    """Return the moves from the host, to others or on itself, that its service cannot continue.
+def _begun(context: Any, source: SourceHost, statuses: list[str]) -> list[Any]:
+    """Return the moves of these statuses from the host, to others or on itself, that its service cannot continue.
 
     A move on the host itself that Nova has ended is not among them: it left no allocations at another host.
     """
     return [one for one in objects.MigrationList.get_by_filters(
-        context, {'source_compute': source.name, 'status': _ALL})
+        context, {'source_compute': source.name, 'status': statuses})
         if _is_at_the_source(one) or (
             one.status in _ENDED and one.dest_compute != source.name and one.migration_type in _AT_THE_SOURCE)]
 
@@ -276,21 +284,44 @@ def _is_live(migration: Any) -> bool:
 def _end(context: Any, source: SourceHost, migration: Any, instance: Any, placement: Any) -> str:
     facts = {'instance': instance.uuid, 'migration': migration.uuid, 'destination': migration.dest_compute}
     # Nova's other call for the same takes an error of placement for no allocations.
-    has_allocations = bool(placement.get_allocs_for_consumer(context, migration.uuid)['allocations'])
+    held = placement.get_allocs_for_consumer(context, migration.uuid)
     runs = source.runs(instance.uuid)
     if _had_destination(migration) and (runs is None or not runs and migration.status in _MAY_HAVE_LEFT):
         LOG.warning('Live migration %(migration)s of instance %(instance)s was interrupted, and its guest is not known '
                     'to run here: it may run on host %(destination)s, so its allocations stay as they are', facts)
         raise _MayHaveLeft(f'the guest is not known to run here, so it may run on {migration.dest_compute}')
-    if has_allocations and placement.move_allocations(context, migration.uuid, instance.uuid) is not True:
-        raise nova_exception.AllocationMoveFailed(source_consumer=migration.uuid, target_consumer=instance.uuid,
-                                                  error='the log of the placement client says why')
+    if held['allocations']:
+        _give_back(context, held, migration, instance, placement)
     moving = instance.migration_context
     if moving is not None and moving.migration_id == migration.id:
         instance.drop_migration_context()
     _fail(migration)
     LOG.warning('Instance %(instance)s stays: migration %(migration)s to %(destination)s was interrupted', facts)
     return f'migration {migration.uuid}: ended'
+
+
+def _give_back(context: Any, held: Any, migration: Any, instance: Any, placement: Any) -> None:
+    """Give an instance the allocations of its migration, in place of those that it has.
+
+    Nova may begin to work on the instance at any moment. It sets the task of the instance before it changes an
+    allocation. So the allocations are read before the task, and placement refuses the write if they change after that.
+
+    :param held: the answer of placement about the migration
+    """
+    has = placement.get_allocs_for_consumer(context, instance.uuid)
+    now = objects.Instance.get_by_uuid(context, instance.uuid, expected_attrs=[])
+    error = 'Nova works on the instance'
+    if (now.host, now.task_state) == (instance.host, None):
+        owner = {'project_id': held['project_id'], 'user_id': held['user_id']}
+        answer = placement.post('/allocations', {
+            migration.uuid: {'allocations': {}, 'consumer_generation': held['consumer_generation'], **owner},
+            instance.uuid: {'allocations': held['allocations'], 'consumer_generation': has.get('consumer_generation'),
+                            **owner}}, version=report.CONSUMER_GENERATION_VERSION, global_request_id=context.global_id)
+        if answer:
+            return
+        error = answer.text
+    raise nova_exception.AllocationMoveFailed(source_consumer=migration.uuid, target_consumer=instance.uuid,
+                                              error=error)
 
 
 def _remove(context: Any, source: SourceHost, migration: Any, placement: Any) -> str:

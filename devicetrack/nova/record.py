@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from collections.abc import Set
 import concurrent.futures
 import contextlib
+import functools
 from typing import Any
 from typing import Final
 from typing import NamedTuple
@@ -158,7 +159,8 @@ class NovaRecord:
         :param usage: the domains of the host
         :param classes: the resource classes of its devices
         """
-        return interrupted.end(interrupted.SourceHost(self.host, node.uuid, uuids, usage, classes),
+        return interrupted.end(interrupted.SourceHost(
+            self.host, node.uuid, uuids, functools.partial(interrupted.runs, usage), classes),
                                report.report_client_singleton(), only=uuids)
 
     def providers(self, node: ComputeNode) -> ListedProviders:

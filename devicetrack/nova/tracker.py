@@ -222,11 +222,11 @@ class ResourceTracker(resource_tracker.ResourceTracker):
     def update_available_resource(self, context: Any, nodename: str, startup: bool = False) -> None:
         """Run Nova's audit first: it makes the providers that our audit looks up."""
         host = self.driver.devicetrack
+        try:
+            interrupted.end(host.source(), self.reportclient, in_audit=not startup)
+        except Exception:                           # it only tidies up, and both audits are more important
+            LOG.exception('The moves from host %s that were interrupted were not ended', host.host)
         if startup:
-            try:
-                interrupted.end(host.source(), self.reportclient)
-            except Exception:                       # it only tidies up, and both audits are more important
-                LOG.exception('The moves from host %s that were interrupted were not ended', host.host)
             host.record_paths()
         try:
             super().update_available_resource(context, nodename, startup=startup)

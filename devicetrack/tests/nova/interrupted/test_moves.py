@@ -13,6 +13,7 @@ from nova import objects
 from nova.compute import task_states
 from nova.objects import fields
 from nova.scheduler.client import report
+from nova.tests.fixtures import libvirt as fakelibvirt
 import oslo_messaging
 
 from devicetrack import exception
@@ -135,7 +136,7 @@ class InterruptedMoveTestCase(base.PmemGuests):
         client = report.SchedulerReportClient
         unread = nova_exception.ConsumerAllocationRetrievalFailed(consumer_uuid='a', error='503')
         for fault in (mock.patch.object(client, 'get_allocs_for_consumer', autospec=True, side_effect=unread),
-                      mock.patch.object(client, 'move_allocations', autospec=True, return_value=None)):
+                      mock.patch.object(client, 'post', autospec=True, side_effect=keystone.ConnectFailure('gone'))):
             with fault as asked:
                 self.die('migrating', task_states.RESIZE_MIGRATING)
             asked.assert_called()
@@ -156,7 +157,8 @@ class InterruptedMoveTestCase(base.PmemGuests):
 
     def leave_open(self) -> None:
         """The source's service dies in the resize, and placement does not answer when it starts again."""
-        with mock.patch.object(report.SchedulerReportClient, 'move_allocations', autospec=True, return_value=None):
+        with mock.patch.object(report.SchedulerReportClient, 'post', autospec=True,
+                               side_effect=keystone.ConnectFailure('gone')):
             self.die('migrating', task_states.RESIZE_MIGRATING)
         self.assertEqual('migrating', self.migration.status)
 
@@ -247,6 +249,64 @@ class InterruptedMoveTestCase(base.PmemGuests):
         self.end_live_migration('failed')
         self.restart('host1')
         self.assert_taken_back('failed')
+
+    def test_an_audit_ends_what_is_left_of_a_live_migration(self) -> None:
+        for status in ('failed', 'cancelled', 'error'):
+            self.end_live_migration(status)
+            self._run_periodics()
+            self.assertEqual({}, self.allocations(self.migration.uuid))
+            self.assertEqual(self.had, self.allocations(self.server['id']))
+            client = report.report_client_singleton()
+            self.assertTrue(client.move_allocations(nova_context.get_admin_context(), self.server['id'],
+                                                    self.migration.uuid))
+        self._run_periodics()
+        self.assert_taken_back()
+
+    def test_an_audit_leaves_a_live_migration_alone_that_goes_on_or_may_go_on(self) -> None:
+        before = self.allocations(self.migration.uuid)
+        for status in ('queued', 'preparing', 'running'):
+            self.end_live_migration(status)
+            self._run_periodics()
+        self.end_live_migration('error')
+        with mock.patch.object(fakelibvirt.Domain, 'jobInfo', autospec=True,
+                               return_value=[fakelibvirt.VIR_DOMAIN_JOB_UNBOUNDED] + [0] * 11):
+            self._run_periodics()
+        instance = self.instance(self.server)
+        instance.task_state = task_states.MIGRATING
+        instance.save()
+        self._run_periodics()
+        self.assertEqual(before, self.allocations(self.migration.uuid))
+
+    def test_an_audit_takes_nothing_from_an_operation_that_begins_meanwhile(self) -> None:
+        self.end_live_migration('failed')
+        before, get = self.allocations(self.migration.uuid), report.SchedulerReportClient.get_allocs_for_consumer
+
+        def begin(client: Any, context: Any, consumer: str) -> Any:
+            found = get(client, context, consumer)
+            if consumer == self.server['id']:
+                instance = self.instance(self.server)
+                instance.task_state = task_states.MIGRATING
+                instance.save()
+            return found
+
+        with mock.patch.object(report.SchedulerReportClient, 'get_allocs_for_consumer', begin):
+            self._run_periodics()
+        self.assertEqual(before, self.allocations(self.migration.uuid))
+
+    def test_placement_refuses_it_what_another_program_has_changed(self) -> None:
+        self.end_live_migration('failed')
+        client, get = report.report_client_singleton(), objects.Instance.get_by_uuid
+        before = self.allocations(self.migration.uuid)
+
+        def change(context: Any, uuid: str, **kwargs: Any) -> Any:
+            if kwargs == {'expected_attrs': []}:
+                client.delete_allocation_for_instance(context, uuid, force=True)
+            return get(context, uuid, **kwargs)
+
+        with mock.patch.object(objects.Instance, 'get_by_uuid', change):
+            [outcome] = interrupted.end(self.computes['host1'].driver.devicetrack.source(), client, in_audit=True)
+        self.assertIn('not ended: ', outcome.text)
+        self.assertEqual(before, self.allocations(self.migration.uuid))
 
     def test_a_guest_that_was_rolled_back_is_taken_back_without_a_domain(self) -> None:
         self.end_live_migration('failed')
