@@ -72,7 +72,7 @@ _SOURCES_TURN: Final = ((RESIZE, PRE_MIGRATING), (LIVE_MIGRATION, ACCEPTED), (LI
 
 @dataclasses.dataclass(frozen=True)
 class Move:
-    """A move of an instance, with the names by which the manager reads it.
+    """A move of an instance, with the names by which the manager reads it. A host has one node, so it names none.
 
     ``kind`` is ``resize``, ``live-migration`` or ``evacuation``. :doc:`wiring` has the values of ``status``.
     ``new_allocations`` are those at its destination, as ``Document.allocations``. ``unsettled`` are the hosts that
@@ -95,14 +95,6 @@ class Move:
     device_map: str | None = None
     left: str | None = None
     unsettled: tuple[str, ...] = ()
-
-    @property
-    def source_node(self) -> str:
-        return self.source_compute
-
-    @property
-    def dest_node(self) -> str:
-        return self.dest_compute
 
     @property
     def on_one_host(self) -> bool:

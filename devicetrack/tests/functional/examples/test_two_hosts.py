@@ -285,6 +285,23 @@ class TestErrors(two_hosts.TwoHostsTestCase):
         self.hosts['one'].start()
         self.check('after the power cut')
 
+    def test_an_instance_moves_between_hosts_whose_nodes_have_other_names(self) -> None:
+        for name, host in self.hosts.items():
+            host.end()
+            host.nodename = f'node-of-{name}'
+            host.start()
+        self.one.claim(self.instance, two_hosts.SMALL)
+        self.one.resize(self.instance, two_hosts.LARGE)
+        self.one.confirm(self.instance)
+        self.one.resize(self.instance, two_hosts.SMALL, 'two')
+        self.two.revert(self.instance)
+        self.one.live_migrate(self.instance, 'two')
+        self.settle()
+        self.hosts['two'].lose_power()
+        self.one.evacuate(self.instance)
+        self.hosts['two'].start()
+        self.assertEqual('one', self.check('moved').host)
+
     def test_a_call_at_another_host_is_told_the_host_of_the_instance(self) -> None:
         self.one.claim(self.instance, two_hosts.SMALL)
         for call in (self.two.stop, self.two.start, lambda uuid: self.two.claim(uuid, two_hosts.SMALL),

@@ -54,6 +54,7 @@ class Host:
         self.file = make_host(name, directory, hosts)
         self.connection = libvirt.open(f'test://{directory}/host.xml')
         self.lifecycle: Any = None
+        self.nodename: str | None = None
         self.passed: list[str] = []
         self.kill_at = 0                        # the number of the moment; none for 0
 
@@ -71,7 +72,8 @@ class Host:
             instances: Any = Watched(self, 'Instances', args[4])
             guests: Any = Watched(self, 'Guests', args[5])
             driver, store, conf = args[1:4]
-            self.lifecycle = made = real(self.name, driver, store, conf, instances, guests)
+            self.lifecycle = made = real(self.name, driver, store, conf, instances, guests,
+                                         nodename=self.nodename)
             watched: Any = Watched(self, 'ClaimManager', made.manager)
             vars(made)['manager'] = vars(vars(made)['_steps'])['_manager'] = watched
             return made
