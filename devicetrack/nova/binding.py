@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from collections.abc import Iterator
 import contextlib
 import functools
 from typing import Any
 from typing import Final
-from typing import NamedTuple
 
 from keystoneauth1 import exceptions as keystone
 import libvirt
@@ -50,24 +48,13 @@ LOG = log.logger(__name__)
 _NAMESPACE: Final = 'vpmem'
 
 
-class HostSettings(NamedTuple):
-    """The settings that differ when one process plays several hosts.
-
-    :param connect: opens the driver's connection to libvirt
-    :param state_path: returns the state directory of a host
-    """
-
-    connect: Callable[[Any], Any]
-    state_path: Callable[[str], str]
-
-
 def connect(driver: Any) -> Any:
     """Open a separate connection to the libvirt that Nova's driver works with."""
     return libvirt.open(driver._uri())
 
 
-def state_path(host: str) -> str:
-    """Return the directory that ``[devicetrack] state_path`` names, since a process of Nova has one host."""
+def state_path(_host: str) -> str:
+    """Return the state directory of a host: that of the option, since a process of Nova has one host."""
     options.register(nova.conf.CONF)
     path: str = nova.conf.CONF[options.GROUP].state_path
     return path
@@ -76,29 +63,28 @@ def state_path(host: str) -> str:
 class Binding:
     """A claim manager and the host of Nova that it works for.
 
-    :param driver: Nova's driver of the host
-    :param host: the host's name; the driver knows the name of its node
+    :param driver: Nova's driver of the host, which knows the name of its node
+    :param tracker: Nova's resource tracker of the host
     """
 
-    def __init__(self, driver: Any, host: str, settings: HostSettings) -> None:
+    def __init__(self, driver: Any, tracker: Any) -> None:
         nova_options.check(nova.conf.CONF)
         if (ignored := nova_options.ignored(nova.conf.CONF)) is not None:
             LOG.warning('%s', ignored)
         adapter_options.register(nova.conf.CONF)
-        self.host, self.nodename, self._driver = host, driver._host.get_hostname(), driver
+        self._driver, self._tracker = driver, tracker
+        host = self.host = tracker.host
+        self.nodename = driver._host.get_hostname()
         self.providers = providers.NovaProviders(driver, self.nodename)
         self._service = service.NovaService(host, lambda: self.pci)
-        # The PCI functions that Nova hands out itself; None before Nova's first audit, or if no option asks for them.
-        self.pci: pci_functions.PCIFunctions | None = None
         self._reported: list[Provider] = []
-        self._report: Callable[[], None] = lambda: None
         # The guests that were here when Nova was about to stop, undefine or start them. Until they run again, libvirt
         # has no domain of such a guest or one that is off, although the guest is not elsewhere.
         self._seen: set[str] = set()
-        self._state_path = path = settings.state_path(host)
+        self._state_path = path = state_path(host)
         options.register(nova.conf.CONF)
         self.manager = ClaimManager(
-            host, devicetrack.load_driver(nova.conf.CONF, host, lambda: settings.connect(driver), path),
+            host, devicetrack.load_driver(nova.conf.CONF, host, lambda: connect(driver), path),
             devicetrack.open_store(nova.conf.CONF, path), nova.conf.CONF, self._service, self.providers, self.nodename,
             instance_fields=NamedSubjects() if nova.conf.CONF[options.GROUP].instance_names else None,
             after_wipe=self.report_changes)
@@ -160,13 +146,15 @@ class Binding:
             LOG.warning("Host %(host)s: the paths in Nova's record of namespaces may be those of an earlier boot: "
                         '%(error)s; the next start of the service tries again', {'host': self.host, 'error': error})
 
-    def audit(self, tracker: Any, nodename: str) -> None:
-        """Audit the host. After a failed audit nothing is given back until the next one succeeds.
+    @property
+    def pci(self) -> pci_functions.PCIFunctions | None:
+        """The functions that Nova hands out itself; None before it has read them, or if no option asks for them."""
+        if nova.conf.CONF[adapter_options.GROUP].pci == adapter_options.OFF or self._tracker.pci_tracker is None:
+            return None
+        return pci_functions.PCIFunctions(self._tracker, self.nodename)
 
-        :param tracker: Nova's resource tracker, whose own audit is over
-        """
-        if nova.conf.CONF[adapter_options.GROUP].pci != adapter_options.OFF:
-            self.pci = pci_functions.PCIFunctions(tracker, nodename)
+    def audit(self, nodename: str) -> None:
+        """Audit the host after Nova. After a failed audit nothing is given back until the next one succeeds."""
         try:
             self.manager.update_available_resource(None, nodename)
         except exception.DeviceTrackError as error:
@@ -174,7 +162,7 @@ class Binding:
                       {'host': self.host, 'error': error})
         if self.pci is not None and nova.conf.CONF[adapter_options.GROUP].pci == adapter_options.CLEAN:
             with contextlib.suppress(exception.DeviceTrackError):       # as the audit, which logged it
-                self.manager.look_after(pci_cleaning.NovaDevices(tracker, self.pci))
+                self.manager.look_after(pci_cleaning.NovaDevices(self._tracker, self.pci))
 
     @contextlib.contextmanager
     def noting_functions(self, instance: Any) -> Iterator[None]:
@@ -201,10 +189,6 @@ class Binding:
             self._reported = self.manager.providers(wait=False)
         return self._reported
 
-    def report_by(self, report: Callable[[], None]) -> None:
-        """Set what reports the host to placement as Nova does, for :meth:`report_changes`."""
-        self._report = report
-
     def report_changes(self) -> None:
         """Report the host if anything of it has changed since the last report. Call it outside of Nova's lock.
 
@@ -212,7 +196,7 @@ class Binding:
         """
         try:
             if _primitives(self.manager.providers(wait=False)) != _primitives(self._reported):
-                self._report()
+                self._tracker.report(nova_context.get_admin_context(), self.nodename)
         except (exception.NotReady, exception.StartIsOver):
             pass                                # the service stops, or the next audit starts the host anew
         except (exception.DeviceTrackError, nova_exception.NovaException, keystone.ClientException,

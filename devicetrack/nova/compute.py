@@ -44,7 +44,7 @@ class ComputeManager(manager.ComputeManager):
         :raises DeviceTrackError: as :meth:`.driver.LibvirtDriver.start_devicetrack`
         """
         super()._check_for_host_rename(nodes_by_uuid)
-        self.driver.start_devicetrack(self.host)
+        self.driver.start_devicetrack(self.rt)
 
     def cleanup_host(self) -> None:
         """Close the host's manager when the service stops.

@@ -50,18 +50,17 @@ class LeavingGuest(nova_guest.Guest):
 class LibvirtDriver(nova_driver.LibvirtDriver):
     """Nova's libvirt driver, whose guests get the devices of their claims."""
 
-    host_settings = binding.HostSettings(binding.connect, binding.state_path)
     _binding: binding.Binding | None = None
 
     # -- start and stop -----------------------------------------------------------------------------------------------
 
-    def start_devicetrack(self, host: str) -> None:
+    def start_devicetrack(self, resource_tracker: Any) -> None:
         """Start the host's manager, unless it has started.
 
         :raises DeviceTrackError: the manager cannot start; the host has none then
         """
         if self._binding is None:
-            started = binding.Binding(self, host, self.host_settings)
+            started = binding.Binding(self, resource_tracker)
             started.start()
             self._binding = started
 

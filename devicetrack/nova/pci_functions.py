@@ -37,14 +37,10 @@ class PCIFunction(NamedTuple):
     """
 
     address: str
-    vendor_id: str
-    product_id: str
     dev_type: str
     parent_address: str | None
-    numa_node: int | None
     status: str
     instance_uuid: str | None
-    compute_node_id: int | None
     row_id: int | None
     extra_info: Mapping[str, str]
     card_serial: str
@@ -80,7 +76,6 @@ class PCIProvider(NamedTuple):
     """
 
     uuid: str
-    name: str
     generation: int
     resource_class: str
     inventory: Mapping[str, Any]
@@ -161,7 +156,7 @@ class PCIFunctions:
             raise exception.NovaUnavailable(_PLACEMENT, f'provider {name} has the classes '
                                                         f'{", ".join(sorted(inventories)) or "(none)"}')
         (resource_class, inventory), = inventories.items()
-        return PCIProvider(uuid, name, answer.json()['resource_provider_generation'], resource_class, inventory, {
+        return PCIProvider(uuid, answer.json()['resource_provider_generation'], resource_class, inventory, {
             consumer: one['resources'].get(resource_class, 0) for consumer, one in found.items()})
 
 
@@ -179,8 +174,7 @@ def _uuid_of(client: Any, context: Any, name: str) -> str | None:
 def _function(row: Any, spec: Any) -> PCIFunction:
     # A row that Nova has not saved yet lacks some fields.
     said = {name: getattr(row, name) if name in row else None for name in (
-        'parent_addr', 'numa_node', 'instance_uuid', 'compute_node_id', 'id', 'updated_at')}
-    return PCIFunction(row.address, row.vendor_id, row.product_id, row.dev_type, said['parent_addr'],
-                       said['numa_node'], row.status, said['instance_uuid'], said['compute_node_id'], said['id'],
+        'parent_addr', 'instance_uuid', 'id', 'updated_at')}
+    return PCIFunction(row.address, row.dev_type, said['parent_addr'], row.status, said['instance_uuid'], said['id'],
                        dict(row.extra_info), row.card_serial_number or '', str(said['updated_at']),
                        None if spec is None else dict(spec.get_tags()))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 import contextlib
-import functools
 from typing import Any
 
 from nova import exception as nova_exception
@@ -232,8 +231,7 @@ class ResourceTracker(resource_tracker.ResourceTracker):
             super().update_available_resource(context, nodename, startup=startup)
         finally:
             # Nova's audit fails while placement is away. Devices that were given up here are still given back.
-            host.audit(self, nodename)
-            host.report_by(functools.partial(self.report, context, nodename))
+            host.audit(nodename)
             host.report_changes()
 
 

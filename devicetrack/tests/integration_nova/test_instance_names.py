@@ -22,14 +22,14 @@ class InstanceNamesTestCase(base.TestCase):
         super().setUp()
         # Nova's own is the process's.
         self.useFixture(fixtures.MockPatchObject(nova.conf, 'CONF', self.conf))
+        self.patch(binding, 'state_path', lambda host: self.state_path)
         self.patch(devicetrack, 'load_driver', lambda conf, host, connect, path: fake.FakeDriver(host, conf, path))
         objects.register_all()
 
     def recorded(self) -> str | None:
         driver = mock.Mock()
         driver._host.get_hostname.return_value = 'compute-7'
-        bound = binding.Binding(driver, 'compute-7', binding.HostSettings(lambda driver: None,
-                                                                          lambda host: self.state_path))
+        bound = binding.Binding(driver, mock.Mock(host='compute-7', pci_tracker=None))
         self.addCleanup(bound.close)
         instance = objects.Instance(uuid='0c3f9a52-0b1a-4f0e-9d0c-3a7f8a1e2b01', display_name='web-1')
         return name_to_record(bound.manager._parts.instances, Subject(instance))

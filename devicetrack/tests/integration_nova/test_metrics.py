@@ -23,14 +23,14 @@ class MetricsTestCase(base.TestCase):
         super().setUp()
         # Nova's own is the process's.
         self.useFixture(fixtures.MockPatchObject(nova.conf, 'CONF', self.conf))
+        self.patch(binding, 'state_path', lambda host: self.state_path)
         self.patch(devicetrack, 'load_driver', lambda conf, host, connect, path: fake.FakeDriver(host, conf, path))
         self.driver = mock.Mock()
         self.driver._host.get_hostname.return_value = 'compute-7'
 
     def binding(self, counts: bool) -> binding.Binding:
         self.configuration.set('devicetrack', metrics=counts)
-        bound = binding.Binding(self.driver, 'compute-7', binding.HostSettings(lambda driver: None,
-                                                                               lambda host: self.state_path))
+        bound = binding.Binding(self.driver, mock.Mock(host='compute-7', pci_tracker=None))
         self.addCleanup(bound.close)
         return bound
 

@@ -29,7 +29,6 @@ from devicetrack.conf import nova as nova_options
 from devicetrack.conf import pci as pci_options
 from devicetrack.nova import binding
 from devicetrack.nova import compute
-from devicetrack.nova import driver
 from devicetrack.nova import service
 from devicetrack.testing import scratch
 from devicetrack.tests import processes
@@ -225,7 +224,8 @@ def as_on_a_host() -> None:
     look, nothing = containment.Look, tempfile.mkdtemp(dir=scratch.directory())
     _put(containment, 'Look', lambda _sysfs: look(nothing))
     _put(service, 'nova_context', types.SimpleNamespace(get_admin_context=WORLD.context))
-    _put(driver.LibvirtDriver, 'host_settings', binding.HostSettings(WORLD.connect, WORLD.state_path))
+    _put(binding, 'connect', WORLD.connect)
+    _put(binding, 'state_path', WORLD.state_path)
     versions = connection.Connection.versions
 
     def of_hosts(ours: connection.Connection) -> vfio_migration.Versions | None:

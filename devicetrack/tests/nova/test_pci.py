@@ -76,10 +76,9 @@ class ReadTestCase(FunctionsTestCase):
         card, before = self.card(), self.provider()
         self.assertEqual([card], self.functions.all())
         self.assertIsNone(self.functions.function('0000:99:00.0'))
-        self.assertEqual((fakelibvirt.PCI_VEND_ID, 'type-PCI', None, True),
-                         (card.vendor_id, card.dev_type, card.parent_address, card.is_available))
-        self.assertEqual((f'{HOST}_{CARD}', CLASS, 1, 0, {}), (
-            before.name, before.resource_class, before.inventory['total'], before.reserved, before.allocations))
+        self.assertEqual(('type-PCI', None, True), (card.dev_type, card.parent_address, card.is_available))
+        self.assertEqual((CLASS, 1, 0, {}), (before.resource_class, before.inventory['total'], before.reserved,
+                                             before.allocations))
         server = self.boot()
         card, during = self.card(), self.provider()
         self.assertEqual(('allocated', server, False), (card.status, card.instance_uuid, card.is_available))

@@ -13,7 +13,6 @@ from nova.tests.fixtures import libvirt as fakelibvirt
 from devicetrack import exception
 from devicetrack.claims import manager
 from devicetrack.nova import binding
-from devicetrack.tests.nova import adapted
 from devicetrack.tests.nova.stock_failures import base
 
 CONF = nova.conf.CONF
@@ -68,10 +67,9 @@ class RefusedTestCase(_Guest):
 class SchemaTestCase(_Guest):
 
     def test_a_release_that_starts_while_another_one_runs_leaves_its_schema_alone(self) -> None:
-        driver = self.computes['host1'].driver
-        settings = binding.HostSettings(adapted.WORLD.connect, adapted.WORLD.state_path)
+        compute = self.computes['host1']
         with mock.patch('devicetrack.sync_store', autospec=True) as sync:
-            self.assertRaises(exception.HostInUse, binding.Binding(driver, 'host1', settings).start)
+            self.assertRaises(exception.HostInUse, binding.Binding(compute.driver, compute.manager.rt).start)
         sync.assert_not_called()
 
 
