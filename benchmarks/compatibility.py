@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from collections.abc import Sequence
 import itertools
 import random
@@ -56,8 +55,8 @@ def _rows_of(subject: _Subject, effort: Effort) -> list[Row]:
     chance = random.Random(1)
     hosts = {f'host-{host}': chance.choices(subject.facts, k=_DEVICES) for host in range(effort.fleet)}
     many, few = Fleet(hosts), Fleet(dict(itertools.islice(hosts.items(), effort.fleet // 2)))
-    samples = measure.side_by_side({'few': lambda: _ask(few, subject.guest), 'many': lambda: _ask(many, subject.guest),
-                                    'look': lambda: _look(hosts)}, effort.fleet_rounds)
+    samples = measure.side_by_side({'few': lambda: _ask(few, subject.guest), 'many': lambda: _ask(many, subject.guest)},
+                                   effort.fleet_rounds)
     able = len(many.hosts_for(subject.guest, Rules()))
     return [
         Row(f'{subject.name}: hosts, all different', len({frozenset(Counter(one).items()) for one in hosts.values()}),
@@ -65,16 +64,8 @@ def _rows_of(subject: _Subject, effort: Effort) -> list[Row]:
         Row(f'{subject.name}: sets of facts, all different', len({facts for one in hosts.values() for facts in one}),
             at_least=_DISTINCT),
         Row(f'{subject.name}: time', samples.median('many') * 1000, 'ms'),
-        Row(f'{subject.name}: time, to a look at each device', samples.ratio('many', 'look'), at_most=4),
         Row(f'{subject.name}: time of all to half of them', samples.ratio('many', 'few'), at_most=2.2),
     ]
-
-
-def _look(hosts: Mapping[str, Sequence[Facts]]) -> float:
-    """Look at each device of each host once, and count those of a version: the least that a plain search does."""
-    began = time.perf_counter()
-    sum(facts.version is not None for devices in hosts.values() for facts in devices)
-    return time.perf_counter() - began
 
 
 def _ask(fleet: Fleet, guest: Sequence[Held]) -> float:

@@ -7,17 +7,14 @@ other map has more pairs. It does not depend on the order of the input: devices 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
-from operator import itemgetter
 from typing import NamedTuple
 from typing import TypeVar
 
 from devicetrack import exception
 from devicetrack.compatibility.facts import Facts
-from devicetrack.compatibility.facts import Sort
 from devicetrack.compatibility.facts import Version
 from devicetrack.compatibility.rules import acceptance
 from devicetrack.compatibility.rules import decide
@@ -185,100 +182,26 @@ def _by_name(where: str, devices: Iterable[Device]) -> dict[DeviceKey, Device]:
 
 # -- one guest against many hosts -------------------------------------------------------------------------------------
 
-# The number of groups of eight devices. More devices may have too many groups to count.
-_GROUPS = 256
-
 
 class Fleet:
     """The free devices of many hosts, by the name of the host. It never changes: make a new one after each reading.
 
-    Hosts declare the same facts over and over. So each distinct set of facts is kept once, and is decided once for each
-    device of the guest, and only where kind and type may match.
-
-    After that a host needs no search, only the sum of one number for each of its devices. By Hall's theorem all devices
-    of the guest have partners if and only if every group of them is served by at least as many devices of the host as
-    the group has members. The number of a device has a digit for each group, 1 if it serves a member. So the digits of
-    a host's sum are the counts for the groups. Few groups matter: those that some devices of the fleet, taken together,
-    do not serve. A guest with four devices has at most 15 such groups, and their digits fit into a machine word, so the
-    sum is fast. A host is kept as a getter that fetches the numbers of all its devices in one call.
+    Hosts declare the same facts over and over, so each set of facts is decided once for each device of a guest.
     """
 
     def __init__(self, hosts: Mapping[str, Iterable[Facts]]) -> None:
-        number: dict[Facts, int] = {}
-        rows = {name: [number.setdefault(facts, len(number)) for facts in devices] for name, devices in hosts.items()}
-        self._largest = max(map(len, rows.values()), default=0)
-        self._distinct = len(number)
-        # An itemgetter of fewer than two items returns no tuple, so pad it. The last number stands for no device.
-        self._hosts = [(name, itemgetter(*row, *[self._distinct] * (2 - len(row)))) for name, row in rows.items()]
-        self._of_sort: dict[Sort, list[tuple[int, Facts]]] = {}
-        for facts, index in number.items():
-            self._of_sort.setdefault(facts.sort, []).append((index, facts))
+        self._numbers: dict[Facts, int] = {}
+        self._hosts = {name: [self._numbers.setdefault(facts, len(self._numbers)) for facts in devices]
+                       for name, devices in hosts.items()}
 
     def hosts_for(self, guest: Sequence[Held], rules: Rules) -> tuple[str, ...]:
         """Return the hosts where each device of a guest has a partner, in the order of the constructor's argument.
 
         :func:`find` says why another host is not among them.
         """
-        serves = self._serves(guest, rules)
-        tally = _tally(set(serves), len(guest), self._largest)
-        numbers, short, reached = [tally.numbers[mask] for mask in serves], tally.short, tally.reached
-        found = [(name, row) for name, row in self._hosts if sum(row(numbers), short) & reached == reached]
-        if not tally.of_all_groups:
-            found = [(name, row) for name, row in found if _fits(len(guest), row(serves))]
-        return tuple(name for name, _row in found)
-
-    def _serves(self, guest: Sequence[Held], rules: Rules) -> list[int]:
-        """Return, for each distinct set of facts, a bit for each device of the guest that it serves; last, 0."""
-        serves = [0] * (self._distinct + 1)
-        alike: dict[Held, int] = {}
-        for index, held in enumerate(guest):
-            one = held._replace(identifier='')
-            alike[one] = alike.get(one, 0) | 1 << index
-        for held, bits in alike.items():
+        fitting = []
+        for held in guest:
             accepts = acceptance(held.facts, rules, held.seen)
-            sort = held.facts.sort
-            for there in {sort, *(to for source, to in rules.crossings if source == sort)}:
-                for index, facts in self._of_sort.get(there, ()):
-                    if accepts(facts):
-                        serves[index] |= bits
-        return serves
-
-
-class _Tally(NamedTuple):
-    """The numbers of devices, by the bits that they serve, and the sum that a host must reach.
-
-    A sum starts at ``short``, where each digit is below its highest bit by the number of the group's members. At the
-    end, the bits of ``reached`` are set for the groups that are served.
-    """
-
-    numbers: Mapping[int, int]
-    short: int
-    reached: int
-    of_all_groups: bool
-
-
-def _tally(masks: Collection[int], wanted: int, largest: int) -> _Tally:
-    """Find the groups that matter, and give each a digit.
-
-    If too few devices serve a group, they also serve too few of the larger group that only they serve. So it is enough
-    to look at the groups that one device, or several together, leave unserved.
-    """
-    unions = {0}
-    for mask in masks:
-        if mask not in unions:                  # otherwise it adds no new union
-            unions |= {union | mask for union in unions}
-            if len(unions) > _GROUPS:
-                break
-    everyone = (1 << wanted) - 1
-    groups = [everyone & ~union for union in unions - {everyone}]
-    highest = (max(largest, wanted) - 1).bit_length()
-    digits = [(group, 1 << number * (highest + 1)) for number, group in enumerate(groups)]
-    return _Tally({mask: sum(digit for group, digit in digits if mask & group) for mask in masks},
-                  sum(digit * ((1 << highest) - group.bit_count()) for group, digit in digits),
-                  sum(digit << highest for _group, digit in digits),
-                  len(unions) <= _GROUPS)
-
-
-def _fits(wanted: int, serves: Sequence[int]) -> bool:
-    accepted = [[number for number, bits in enumerate(serves) if bits >> index & 1] for index in range(wanted)]
-    return len(maximum(accepted)) == wanted
+            fitting.append({number for facts, number in self._numbers.items() if accepts(facts)})
+        return tuple(name for name, numbers in self._hosts.items() if len(maximum([
+            [index for index, number in enumerate(numbers) if number in fits] for fits in fitting])) == len(guest))
