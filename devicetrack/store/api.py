@@ -57,13 +57,6 @@ class Host(NamedTuple):
         return self.machine_id.partition(' to ')[2] or None
 
 
-class Fence(NamedTuple):
-    """The epoch of the manager that writes. Once another manager took a later one, its writes are refused."""
-
-    host_uuid: str
-    epoch: int
-
-
 class Update(NamedTuple):
     """A row as it was read, and the row that replaces it: same host, kind and identifier, a later generation."""
 

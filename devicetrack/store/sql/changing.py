@@ -19,8 +19,8 @@ from devicetrack.store.sql import queries
 from devicetrack.store.sql.backend import FaultCause
 from devicetrack.store.sql.backend import TransactionFailed
 
-# Changes, and the epoch of their writer if it has one.
-Member = tuple[api.Changes, api.Fence | None]
+# Changes, and the host with the epoch of their writer if it has one.
+Member = tuple[api.Changes, api.Host | None]
 
 # An update may change every column but those that name the row.
 _CHANGEABLE: Final = tuple(name for name in Record._fields if name not in models.KEY)
@@ -36,11 +36,11 @@ def carry_out(connection: sa.Connection, members: Sequence[Member]) -> None:
     :raises DBDuplicateEntry: an inserted device has a row
     """
     if len(members) == 1:
-        [(changes, fence)] = members
-        if fence is not None and len(changes.insert) == len(changes.rows) == 1 and not changes.contexts:
-            _claim(connection, changes, fence)
+        [(changes, host)] = members
+        if host is not None and len(changes.insert) == len(changes.rows) == 1 and not changes.contexts:
+            _claim(connection, changes, host)
             return
-    every = [changes for changes, _fence in members]
+    every = [changes for changes, _host in members]
     for host_uuid, epochs in sorted(_hosts(members).items()):
         hold_host(connection, host_uuid, epochs)
     for record in _in_order(record for changes in every for record in changes.delete):
@@ -60,10 +60,10 @@ def carry_out(connection: sa.Connection, members: Sequence[Member]) -> None:
             put(connection, queries.SET_CONTEXT, queries.ADD_CONTEXT, key, change._asdict())
 
 
-def _claim(connection: sa.Connection, changes: api.Changes, fence: api.Fence) -> None:
+def _claim(connection: sa.Connection, changes: api.Changes, host: api.Host) -> None:
     """Insert one row and its event, as most transactions do: in few statements, since each is a round trip."""
     [record], [event] = changes.insert, history.events_of(changes)
-    epoch = queries.of(uuid=fence.host_uuid, epoch=fence.epoch)
+    epoch = queries.of(uuid=host.uuid, epoch=host.epoch)
     row, told = {f'{queries.NEW}{name}': value for name, value in record._asdict().items()}, event._asdict()
     if connection.dialect.name == 'postgresql':
         inserted = connection.execute(queries.ADD_RECORD_AT_EPOCH_AND_EVENT, {**row, **epoch, **told}).rowcount
@@ -110,9 +110,9 @@ def put(connection: sa.Connection, update: sa.Update, insert: sa.Insert, key: Ma
 def _hosts(members: Iterable[Member]) -> dict[str, set[int]]:
     """The hosts whose rows change, with the epochs of the writers."""
     hosts: dict[str, set[int]] = {}
-    for changes, fence in members:
-        if fence is not None:
-            hosts.setdefault(fence.host_uuid, set()).add(fence.epoch)
+    for changes, host in members:
+        if host is not None:
+            hosts.setdefault(host.uuid, set()).add(host.epoch)
         else:
             for record in changes.rows:
                 hosts.setdefault(record.host_uuid, set())

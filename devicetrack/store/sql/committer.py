@@ -82,16 +82,16 @@ class Committer:
         self._line: collections.deque[_Ticket] = collections.deque()
         self._together = 1
 
-    def commit(self, changes: api.Changes, fence: api.Fence | None = None) -> None:
+    def commit(self, changes: api.Changes, host: api.Host | None = None) -> None:
         """Carry out changes in one transaction, maybe together with those of other callers.
 
-        :param fence: the epoch of their writer; None for a writer without one
+        :param host: their writer's, with its epoch; None for a writer without one
         :raises TransactionFailed: with its cause
         :raises ReentrantCall: this thread stands in the line further up its stack; nothing was written
         :raises BaseException: the caller was interrupted (KeyboardInterrupt); it is unknown what was written, and while
             somebody else has the turn, these changes may still be among those that are being carried out
         """
-        ticket, line, batch = _Ticket((changes, fence)), self._line, list[_Ticket]()
+        ticket, line, batch = _Ticket((changes, host)), self._line, list[_Ticket]()
         # The line moves on only when the outer call does, which waits for this one. A list copies it in one step; a
         # tuple may collect garbage first, meanwhile the line moves, and that is an error.
         if line and any(other.thread == ticket.thread for other in list(line)):

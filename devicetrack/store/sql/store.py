@@ -61,8 +61,8 @@ class SQLStore(database.Database, api.Store):
 
     def __init__(self, conf: cfg.ConfigOpts, state_path: str | None = None) -> None:
         super().__init__(conf, state_path)
-        self._host: api.Host | None = None          # its writes are refused when its epoch is over
-        self._fence: api.Fence | None = None        # with ``_own``, the last of these that the database had
+        # Its writes are refused when its epoch is over; with ``_own``, the last of these that the database had.
+        self._host: api.Host | None = None
         self._own: set[int] | None = None
         self._is_taken_over = False
 
@@ -121,15 +121,14 @@ class SQLStore(database.Database, api.Store):
     def at_epoch(self, host: api.Host, own: set[int] | None = None) -> SQLStore:
         # The copy shares everything else with this store: the engine, the committer, the process that owns them.
         store = copy.copy(self)
-        store._host, store._fence, store._is_taken_over = host, api.Fence(host.uuid, host.epoch), False
-        store._own = own
+        store._host, store._own, store._is_taken_over = host, own, False
         return store
 
     def check_epoch(self) -> None:
-        def check(fence: api.Fence | None) -> None:
-            if fence is not None:
+        def check(host: api.Host | None) -> None:
+            if host is not None:
                 with self.reading() as connection:
-                    self._pass(connection, fence)
+                    self._pass(connection, host)
 
         self._fenced(check)
 
@@ -137,26 +136,26 @@ class SQLStore(database.Database, api.Store):
     def is_taken_over(self) -> bool:
         return self._is_taken_over
 
-    def _pass(self, connection: sa.Connection, fence: api.Fence | None, alone: bool = False) -> None:
+    def _pass(self, connection: sa.Connection, host: api.Host | None, alone: bool = False) -> None:
         """Keep others from taking a later epoch until the transaction ends.
 
         :param alone: keep others from writing for the host, too
         :raises HostTakenOver: somebody has taken one
         """
-        if fence is not None:
+        if host is not None:
             try:
-                changing.hold_host(connection, fence.host_uuid, {fence.epoch}, alone)
+                changing.hold_host(connection, host.uuid, {host.epoch}, alone)
             except TransactionFailed:
                 raise self._taken_over() from None
 
     def _taken_over(self) -> exception.HostTakenOver:
         return exception.HostTakenOver(self._host.name if self._host is not None else '')
 
-    def _fenced(self, work: Callable[[api.Fence | None], database.Result]) -> database.Result:
+    def _fenced(self, work: Callable[[api.Host | None], database.Result]) -> database.Result:
         """Run ``work``, which changes nothing if it raises HostTakenOver. Run it again at a later epoch of our own."""
         while True:
             try:
-                return work(self._fence)
+                return work(self._host)
             except exception.HostTakenOver:
                 if not self._follow():
                     self._is_taken_over = True
@@ -164,11 +163,11 @@ class SQLStore(database.Database, api.Store):
 
     def _follow(self) -> bool:
         """Go on with the epoch that the database has, if it is one of our own. Returns whether it is."""
-        while self._fence is not None and self._own is not None:
+        while self._host is not None and self._own is not None:
             own = frozenset(self._own)
-            epochs = [epoch for epoch, in self.rows(queries.EPOCH, {'uuid': self._fence.host_uuid}) if epoch in own]
+            epochs = [epoch for epoch, in self.rows(queries.EPOCH, {'uuid': self._host.uuid}) if epoch in own]
             if epochs:
-                self._fence = self._fence._replace(epoch=epochs[0])
+                self._host = self._host._replace(epoch=epochs[0])
                 return True
             if own == self._own:                # else the epoch may have been one of them meanwhile
                 break
@@ -181,9 +180,9 @@ class SQLStore(database.Database, api.Store):
         :param alone: ``work`` locks the row of the host for itself. That has to be the first lock: if two had it for
             sharing, each would wait for the other.
         """
-        def transact(fence: api.Fence | None) -> database.Result:
+        def transact(host: api.Host | None) -> database.Result:
             def fenced(connection: sa.Connection) -> database.Result:
-                self._pass(connection, fence, alone)
+                self._pass(connection, host, alone)
                 return work(connection)
 
             return self.transact(fenced)
@@ -268,11 +267,11 @@ class SQLStore(database.Database, api.Store):
         if changes.contexts:
             changes.check_contexts()
         self.notice_fork()
-        self._fenced(lambda fence: self._write(changes, fence))
+        self._fenced(lambda host: self._write(changes, host))
 
-    def _write(self, changes: api.Changes, fence: api.Fence | None) -> None:
+    def _write(self, changes: api.Changes, host: api.Host | None) -> None:
         try:
-            self._committer.commit(changes, fence)
+            self._committer.commit(changes, host)
         except TransactionFailed as failed:
             fault = failed.fault
             if fault.cause is FaultCause.TAKEN_OVER:

@@ -235,7 +235,7 @@ class TestTakingOver(EpochTestCase):
             found.extend(second.records())
 
         def write(connection: sa.Connection) -> None:
-            changing.carry_out(connection, [(insert(row), api.Fence(HOST.uuid, epoch))])
+            changing.carry_out(connection, [(insert(row), HOST._replace(epoch=epoch))])
             taking.start()
             taking.join(0.5)
             self.assertEqual((True, []), (taking.is_alive(), found))
