@@ -53,11 +53,9 @@ def carry_out(connection: sa.Connection, members: Sequence[Member]) -> None:
     add(connection, queries.ADD_EVENTS, [event._asdict() for changes in every for event in history.events_of(changes)])
     # The last change to the context of an instance counts.
     for change in sorted((change for changes in every for change in changes.contexts), key=lambda change: change[:2]):
-        key = {'host_uuid': change.host_uuid, 'instance_uuid': change.instance_uuid}
-        if change.context is None:
-            connection.execute(queries.DELETE_CONTEXT, key)
-        else:
-            put(connection, queries.SET_CONTEXT, queries.ADD_CONTEXT, key, change._asdict())
+        connection.execute(queries.DELETE_CONTEXT, change._asdict())
+        if change.context is not None:
+            add_again(connection, queries.ADD_CONTEXT, [change._asdict()])
 
 
 def _claim(connection: sa.Connection, changes: api.Changes, host: api.Host) -> None:
@@ -92,19 +90,15 @@ def add(connection: sa.Connection, statement: sa.Insert, rows: Sequence[Mapping[
         connection.execute(statement, rows if len(rows) > 1 else rows[0])
 
 
-def put(connection: sa.Connection, update: sa.Update, insert: sa.Insert, key: Mapping[str, Any],
-        row: Mapping[str, Any]) -> None:
-    """Update the row with a key, or insert it.
+def add_again(connection: sa.Connection, statement: sa.Insert, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Insert rows whose keys this transaction has deleted: each database has its own form of "insert or update".
 
-    Not by a DELETE first: the INSERT after it could meet the key of a lost transaction that is still open.
-
-    :raises DBDeadlock: another transaction has inserted it meanwhile, so this one is to be run again
+    :raises DBDeadlock: another transaction, or a lost one, has inserted one since, so this one is to be run again
     """
-    if not connection.execute(update, {**queries.of(**key), **row}).rowcount:
-        try:
-            connection.execute(insert, row)
-        except db_exc.DBDuplicateEntry as error:
-            raise db_exc.DBDeadlock from error
+    try:
+        add(connection, statement, rows)
+    except db_exc.DBDuplicateEntry as error:
+        raise db_exc.DBDeadlock from error
 
 
 def _hosts(members: Iterable[Member]) -> dict[str, set[int]]:

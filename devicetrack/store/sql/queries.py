@@ -135,8 +135,6 @@ def of_devices(host_uuid: str, of_kinds: dict[str, list[str]]) -> dict[str, Any]
 CONTEXTS: Final = _select(models.migration_contexts, ['host_uuid'], ['instance_uuid'])
 CONTEXT: Final = _select(models.migration_contexts, ['host_uuid', 'instance_uuid'])
 ADD_CONTEXT: Final = sa.insert(models.migration_contexts)
-SET_CONTEXT: Final = sa.update(models.migration_contexts).where(
-    *_where(models.migration_contexts, ['host_uuid', 'instance_uuid'], _OF))
 DELETE_CONTEXT: Final = sa.delete(models.migration_contexts).where(
     *_where(models.migration_contexts, ['host_uuid', 'instance_uuid']))
 
@@ -174,8 +172,6 @@ OF_HOST[models.hosts] = sa.select(models.hosts).where(models.hosts.c.uuid == sa.
 
 LEFTOVERS: Final = _select(models.leftovers, ['host_uuid'], ['migration_uuid'])
 ADD_LEFTOVER: Final = sa.insert(models.leftovers)
-SET_LEFTOVER: Final = sa.update(models.leftovers).where(
-    *_where(models.leftovers, ['host_uuid', 'migration_uuid'], _OF))
 DELETE_LEFTOVER: Final = sa.delete(models.leftovers).where(
     *_where(models.leftovers, ['host_uuid', 'migration_uuid']))
 

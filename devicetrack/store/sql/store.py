@@ -351,7 +351,7 @@ class SQLStore(database.Database, api.Store):
     def set_withheld(self, write: Sequence[api.WithheldRow], delete: Sequence[api.WithheldRow] = (),
                      events: Sequence[Event] = ()) -> None:
         if write or delete or events:
-            self._replace(lambda connection: _set_withheld(connection, write, delete, events))
+            self._transact_at_epoch(lambda connection: _set_withheld(connection, write, delete, events))
 
     def declarations(self) -> list[api.StoredDeclaration]:
         return convert.tuples(api.StoredDeclaration, self.rows(queries.DECLARATIONS))
@@ -364,17 +364,7 @@ class SQLStore(database.Database, api.Store):
         for declaration in declarations:
             if declaration.host_uuid != host_uuid:
                 raise ValueError(f'host {declaration.host_uuid} declares for itself, and not for {host_uuid}')
-        self._replace(lambda connection: _set_declarations(connection, host_uuid, declarations), alone=True)
-
-    def _replace(self, work: Callable[[sa.Connection], None], alone: bool = False) -> None:
-        """Run ``work``, which deletes or updates rows and inserts others with their keys."""
-        for left in reversed(range(backends.ATTEMPTS)):
-            try:
-                self._transact_at_epoch(work, alone)
-                return
-            except db_exc.DBDuplicateEntry as error:        # another commit, or a lost one, has happened just now
-                if not left:
-                    raise self.unavailable(self.backend.fault(error)) from error
+        self._transact_at_epoch(lambda connection: _set_declarations(connection, host_uuid, declarations), alone=True)
 
     # -- damaged rows --------------------------------------------------------------------------------------------------
 
@@ -395,9 +385,7 @@ class SQLStore(database.Database, api.Store):
         return convert.tuples(Leftover, self.rows(queries.LEFTOVERS, {'host_uuid': host_uuid}))
 
     def add_leftover(self, host_uuid: str, leftover: Leftover) -> None:
-        key = {'host_uuid': host_uuid, 'migration_uuid': leftover.migration_uuid}
-        self._transact_at_epoch(lambda connection: changing.put(
-            connection, queries.SET_LEFTOVER, queries.ADD_LEFTOVER, key, {**key, **leftover._asdict()}))
+        self._transact_at_epoch(lambda connection: _add_leftover(connection, host_uuid, leftover))
 
     def remove_leftover(self, host_uuid: str, leftover: Leftover) -> None:
         self._execute(queries.DELETE_LEFTOVER,
@@ -561,13 +549,10 @@ def _add_operator_request(connection: sa.Connection, request: api.OperatorReques
 
 def _set_withheld(connection: sa.Connection, write: Sequence[api.WithheldRow],
                   delete: Sequence[api.WithheldRow], events: Sequence[Event]) -> None:
-    # Deleted and inserted, because each of the three databases has its own form of "insert or update".
     if write or delete:
         connection.execute(queries.DELETE_WITHHELD, [row._asdict() for row in (*write, *delete)])
-    if write:
-        connection.execute(queries.ADD_WITHHELD, [row._asdict() for row in write])
-    if events:
-        connection.execute(queries.ADD_EVENTS, [event._asdict() for event in events])
+    changing.add_again(connection, queries.ADD_WITHHELD, [row._asdict() for row in write])
+    changing.add(connection, queries.ADD_EVENTS, [event._asdict() for event in events])
 
 
 def _set_declarations(connection: sa.Connection, host_uuid: str,
@@ -575,5 +560,10 @@ def _set_declarations(connection: sa.Connection, host_uuid: str,
     # One transaction at a time for each host: a lost one that is still open would add its rows to these.
     connection.execute(queries.LOCK_HOST, {'uuid': host_uuid})
     connection.execute(queries.DELETE_DECLARATIONS, {'host_uuid': host_uuid})
-    if declarations:
-        connection.execute(queries.ADD_DECLARATIONS, [declaration._asdict() for declaration in declarations])
+    changing.add_again(connection, queries.ADD_DECLARATIONS, [declaration._asdict() for declaration in declarations])
+
+
+def _add_leftover(connection: sa.Connection, host_uuid: str, leftover: Leftover) -> None:
+    row = {'host_uuid': host_uuid, **leftover._asdict()}
+    connection.execute(queries.DELETE_LEFTOVER, row)
+    changing.add_again(connection, queries.ADD_LEFTOVER, [row])
