@@ -327,10 +327,7 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def records_of_devices(self, host_uuid: str, keys: Iterable[DeviceKey]) -> list[Record]:
-        """The rows of some devices of a host, ordered by instance and position. One query.
-
-        :param keys: at most some hundreds
-        """
+        """The rows of some devices of a host, ordered by instance and position. One query."""
 
     @abc.abstractmethod
     def records_named(self, identifier: str, host_uuid: str | None = None) -> list[Record]:

@@ -19,12 +19,6 @@ def events_of(changes: api.Changes) -> tuple[Event, ...]:
     """The events of a transaction, in the order in which they are written. Those of given-up devices come first."""
     insert, update, delete, _contexts, note = changes
     at_ms = time.time_ns() // 1_000_000
-    if len(insert) == 1 and not (update or delete):             # nearly every claim, so this way is short
-        record = insert[0]
-        if record.migration_uuid is None and _is_claim(record):
-            return (Event(record.host_uuid, record.kind, record.identifier, events.CLAIMED, at_ms, record.instance_uuid,
-                          None, record.claim_id, note.request_id, _more(record, note), record.parent,
-                          serial_of(record.details)),)
     return (*(event for record in delete for event in _deleted(record, note, at_ms)),
             *(event for one in update for event in _updated(one, note, at_ms)),
             *(_inserted(record, note, at_ms) for record in insert))

@@ -7,7 +7,6 @@ parameters that select its rows begin with ``of_``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-import functools
 from typing import Any
 from typing import Final
 
@@ -98,8 +97,8 @@ NAMES_RECORD: Final = sa.select(sa.literal(1)).select_from(models.assignments).w
 NAMES_WITHHELD: Final = sa.select(sa.literal(1)).select_from(models.withheld).where(*_where(
     models.withheld, ['name'])).limit(1)
 
-RECORDS_OF_KEYS: Final = sa.select(models.assignments).where(
-    sa.tuple_(*[models.assignments.c[name] for name in models.KEY]).in_(sa.bindparam('keys', expanding=True)))
+RECORDS_OF_DEVICES: Final = RECORDS_OF_HOST.where(sa.tuple_(
+    models.assignments.c.kind, models.assignments.c.identifier).in_(sa.bindparam('keys', expanding=True)))
 ADD_RECORDS: Final = sa.insert(models.assignments)
 # A row of a host at an epoch: one or none.
 ADD_RECORD_AT_EPOCH: Final = sa.insert(models.assignments).from_select(
@@ -112,25 +111,6 @@ ADD_RECORD_AT_EPOCH_AND_EVENT: Final = ADD_RECORD_AT_EPOCH.add_cte(
     sa.insert(models.events).inline().values({name: sa.bindparam(name) for name in Event._fields}).cte('told'))
 SET_RECORD: Final = sa.update(models.assignments).where(*_where(models.assignments, models.READ_AT, _OF))
 DELETE_RECORD: Final = sa.delete(models.assignments).where(*_where(models.assignments, models.READ_AT, _OF))
-
-
-@functools.cache
-def records_of_devices(kinds: int) -> sa.Select[Any]:
-    """Select the rows of devices of this number of kinds on a host. :func:`of_devices` makes the parameters."""
-    columns = models.assignments.c
-    return RECORDS_OF_HOST.where(sa.or_(*[
-        sa.and_(columns.kind == sa.bindparam(f'kind_{number}'),
-                columns.identifier.in_(sa.bindparam(f'identifiers_{number}', expanding=True)))
-        for number in range(kinds)]))
-
-
-def of_devices(host_uuid: str, of_kinds: dict[str, list[str]]) -> dict[str, Any]:
-    """Parameters that name devices by their identifiers, for each kind."""
-    named: dict[str, Any] = {'host_uuid': host_uuid}
-    for number, (kind, identifiers) in enumerate(of_kinds.items()):
-        named |= {f'kind_{number}': kind, f'identifiers_{number}': identifiers}
-    return named
-
 
 CONTEXTS: Final = _select(models.migration_contexts, ['host_uuid'], ['instance_uuid'])
 CONTEXT: Final = _select(models.migration_contexts, ['host_uuid', 'instance_uuid'])

@@ -27,14 +27,12 @@ def wait_and_compare(connection: sa.Connection, changes: api.Changes, backend: b
 
     :raises: the error of the database, if the lost transaction is still open after the timeout for locks
     """
-    host_uuids = {record.host_uuid for record in changes.rows}
     backend.catch_up(connection, changes.rows)
-    for host_uuid in sorted(host_uuids):
-        connection.execute(queries.LOCK_HOST, {'uuid': host_uuid})
     found: dict[Any, Record] = {}
-    for rows in backends.chunks(changes.rows):
+    for host_uuid in sorted({record.host_uuid for record in changes.rows}):
+        connection.execute(queries.LOCK_HOST, {'uuid': host_uuid})
         found.update((record[:3], record) for record in convert.records(connection.execute(
-            queries.RECORDS_OF_KEYS, {'keys': [record[:3] for record in rows]})))
+            queries.RECORDS_OF_DEVICES, {'host_uuid': host_uuid, 'keys': changes.keys})))
     connection.rollback()
     return happened(changes, found)
 

@@ -25,7 +25,6 @@ from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Leftover
 from devicetrack.objects.values import Record
 from devicetrack.store import api
-from devicetrack.store.sql import backend as backends
 from devicetrack.store.sql import changing
 from devicetrack.store.sql import convert
 from devicetrack.store.sql import database
@@ -231,13 +230,7 @@ class SQLStore(database.Database, api.Store):
         return list(self._records(queries.RECORDS_EVERYWHERE, {'instance_uuid': instance_uuid}))
 
     def records_of_devices(self, host_uuid: str, keys: Iterable[DeviceKey]) -> list[Record]:
-        of_kinds: dict[str, list[str]] = {}
-        for kind, identifier in keys:
-            of_kinds.setdefault(kind, []).append(identifier)
-        if not of_kinds:
-            return []
-        return list(self._records(queries.records_of_devices(len(of_kinds)),
-                                  queries.of_devices(host_uuid, of_kinds)))
+        return list(self._records(queries.RECORDS_OF_DEVICES, {'host_uuid': host_uuid, 'keys': list(keys)}))
 
     def _records(self, statement: sa.Select[Any], given: Mapping[str, Any]) -> Sequence[Record]:
         rows = convert.records(self.rows(statement, given, _plain)).plain()
@@ -291,19 +284,14 @@ class SQLStore(database.Database, api.Store):
     def _taken(self, changes: api.Changes) -> exception.NothingWritten:
         """The error for a key that exists. If its owner has given it back meanwhile, the error names all keys."""
         keys = [record.key for record in changes.insert]
-        found: set[DeviceKey] = set()
-        for keys_of_query in backends.chunks(keys):
-            found.update(record.key for record in self.records_of_devices(
-                changes.insert[0].host_uuid, keys_of_query))
+        found = {record.key for record in self.records_of_devices(changes.insert[0].host_uuid, keys)}
         return exception.DeviceTaken([key for key in keys if key in found] or keys)
 
     def _stale(self, changes: api.Changes) -> exception.StaleAssignment:
         """The error for a row that moved on. It names the first row that is not as it was read."""
         read = changes.rows[len(changes.insert):]
-        found: dict[DeviceKey, Record] = {}
-        for rows in backends.chunks(read):
-            found.update((record.key, record) for record in self.records_of_devices(
-                rows[0].host_uuid, [row.key for row in rows]))
+        found = {record.key: record for record in self.records_of_devices(
+            read[0].host_uuid, [row.key for row in read])}
         for before in read:
             now = found.get(before.key)
             if now is None or (now.generation, now.claim_id) != (before.generation, before.claim_id):
