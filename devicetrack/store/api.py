@@ -191,7 +191,12 @@ class StoredEvent(NamedTuple):
 
 
 class Store(abc.ABC):
-    """Keeps assignments durably. Every method may block, so never call one under the ledger's lock."""
+    """Keeps assignments durably. Every method may block, so never call one under the ledger's lock.
+
+    A method raises StoreUnavailable if the store is gone, read-only, full or locked: then nothing was written. One that
+    writes raises OutcomeUnknown if the commit was sent and not answered: it may have been written. Such a call may be
+    repeated, unless the method says otherwise.
+    """
 
     @property
     @abc.abstractmethod
@@ -228,22 +233,18 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def set_boot_id(self, host_uuid: str, boot_id: str) -> None:
-        """Record the boot for which a host's manager has prepared the devices. May be repeated.
+        """Record the boot for which a host's manager has prepared the devices.
 
         :raises UnknownHost: the store has no such host
-        :raises StoreUnavailable: nothing was written
-        :raises OutcomeUnknown: it may have been written; call again
         """
 
     @abc.abstractmethod
     def set_nested(self, host_uuid: str, version: int | None, at: int | None) -> None:
-        """Record since when a host's devices are at nested providers in placement. May be repeated.
+        """Record since when a host's devices are at nested providers in placement.
 
         None and None mean that they are at the node again.
 
         :raises UnknownHost: the store has no such host
-        :raises StoreUnavailable: nothing was written
-        :raises OutcomeUnknown: it may have been written; call again
         """
 
     @abc.abstractmethod
@@ -259,7 +260,6 @@ class Store(abc.ABC):
         :returns: the epoch, for :meth:`at_epoch`
         :raises HostTakenOver: the host has an epoch of another manager, not one of ``own``; it was not raised
         :raises UnknownHost: the store has no such host
-        :raises StoreUnavailable: it was not raised
         :raises OutcomeUnknown: it may have been raised; call again for another one
         """
 
@@ -289,7 +289,7 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def replace_host(self, before: Host, after: Host | None) -> None:
-        """Replace a host without rows by another one, or delete it with None. May be repeated.
+        """Replace a host without rows by another one, or delete it with None.
 
         The old host's migration contexts, operator requests and declarations are deleted. What is withheld there stays
         withheld, since it may be the same machine; that, the leftovers and the events pass to the new host, and are
@@ -298,8 +298,6 @@ class Store(abc.ABC):
         :raises HostHoldsDevices: it has rows; nothing was written
         :raises HostIdentityChanged: the store has neither of the two, or its host of this name is another one now;
             nothing was written
-        :raises StoreUnavailable: nothing was written
-        :raises OutcomeUnknown: it may have happened; call again
         """
 
     # The rows of a host, of an instance and of devices have a call each. A value that is missing by mistake finds
@@ -363,7 +361,6 @@ class Store(abc.ABC):
         :raises HostTakenOver: another manager took a later epoch; nothing was written
         :raises DeviceTaken: an inserted device has a row; nothing was written
         :raises StaleAssignment: a row changed or is gone; nothing was written
-        :raises StoreUnavailable: the store is gone, read-only, full or locked; nothing was written
         :raises OutcomeUnknown: the commit was sent and not answered; call :meth:`settle`
         """
 
@@ -387,8 +384,6 @@ class Store(abc.ABC):
         The store keeps only the newest of a host's answered requests.
 
         :raises ValueError: another request has this UUID; nothing was written
-        :raises StoreUnavailable: nothing was written
-        :raises OutcomeUnknown: it may have been written; call again
         """
 
     @abc.abstractmethod
@@ -411,8 +406,6 @@ class Store(abc.ABC):
         """Answer an operator request. The first answer stays; a second one changes nothing.
 
         :returns: False when the request has an answer already, or is gone
-        :raises StoreUnavailable: nothing was written
-        :raises OutcomeUnknown: it may have been written; call again
         """
 
     @abc.abstractmethod
@@ -431,9 +424,6 @@ class Store(abc.ABC):
         A row replaces the one of its kind, scope and name. The rows to delete may be of another host, for a machine
         that has a new name. A repeated call leaves the rows right, and adds the events a second time. Only the host's
         manager calls this, or a command that holds the host's lock instead.
-
-        :raises StoreUnavailable: nothing was written
-        :raises OutcomeUnknown: it may have been written; call again
         """
 
     @abc.abstractmethod
@@ -446,11 +436,9 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def set_declarations(self, host_uuid: str, declarations: Sequence[StoredDeclaration]) -> None:
-        """Replace all declarations of a host by these, in one transaction. May be repeated.
+        """Replace all declarations of a host by these, in one transaction.
 
         :raises ValueError: one of them belongs to another host; nothing was written
-        :raises StoreUnavailable: nothing was written
-        :raises OutcomeUnknown: it may have been written; call again
         """
 
     @abc.abstractmethod
@@ -466,19 +454,11 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def add_leftover(self, host_uuid: str, leftover: Leftover) -> None:
-        """Store a leftover until it is removed. It replaces an earlier one of the same migration.
-
-        :raises StoreUnavailable: nothing was written
-        :raises OutcomeUnknown: it may have been written; call again
-        """
+        """Store a leftover until it is removed. It replaces an earlier one of the same migration."""
 
     @abc.abstractmethod
     def remove_leftover(self, host_uuid: str, leftover: Leftover) -> None:
-        """Delete a leftover, if it is there. May be repeated.
-
-        :raises StoreUnavailable: nothing was written
-        :raises OutcomeUnknown: it may have been written; call again
-        """
+        """Delete a leftover, if it is there."""
 
     # write() writes the events of rows, set_withheld() those of withheld devices and parents. Nobody changes an event.
 
@@ -536,8 +516,6 @@ class Store(abc.ABC):
 
         :param surplus: how many of the oldest events are deleted, whatever their age
         :returns: how many were deleted
-        :raises StoreUnavailable: nothing was deleted
-        :raises OutcomeUnknown: they may have been deleted; call again
         """
 
     @abc.abstractmethod

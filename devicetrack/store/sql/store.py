@@ -45,11 +45,8 @@ LONGEST_STEP: Final = 1 << 32
 # The fields of an operator request before this one are the question; the others are the answer.
 _ASKED: Final = api.OperatorRequest._fields.index('answered_at')
 
-# Rows are ordered by instance, then by position, then by identifier: the old and new devices of an instance that moves
-# on one host have the same positions. They are sorted by one field after the other, the last of these first. A tuple of
-# all three for each of thousands of rows would take twice as long, and cause collections of garbage.
-_IN_ORDER: Final = tuple(operator.itemgetter(Record._fields.index(field))
-                         for field in ('identifier', 'position', 'instance_uuid'))
+# Also by identifier: the old and new devices of an instance that moves on one host have the same positions.
+_IN_ORDER: Final = operator.itemgetter(*map(Record._fields.index, ('instance_uuid', 'position', 'identifier')))
 
 
 class SQLStore(database.Database, api.Store):
@@ -234,9 +231,7 @@ class SQLStore(database.Database, api.Store):
 
     def _records(self, statement: sa.Select[Any], given: Mapping[str, Any]) -> Sequence[Record]:
         rows = convert.records(self.rows(statement, given, _plain)).plain()
-        # Sorted here: the database would sort whole rows, and each database has its own order.
-        for field in _IN_ORDER:
-            rows.sort(key=field)
+        rows.sort(key=_IN_ORDER)                # here, because each database has its own order
         return Compact(Record, rows)
 
     def records_named(self, identifier: str, host_uuid: str | None = None) -> list[Record]:
