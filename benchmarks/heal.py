@@ -72,7 +72,7 @@ class World:
             if position % _MOVING == 0:
                 move = self.host.resize(instance, request={self.uuid: {'resources': {VGPU: 1}}})
                 consumers.append(values.Consumer(move.uuid, holds, None, 'project', 'user', values.MIGRATION))
-        client.post_allocations(consumers)
+        client.replace_allocations(consumers)
         self.consumers = [consumer.uuid for consumer in consumers]
 
     def look(self) -> tuple[Sequence[DeviceAssignment], Usage]:
@@ -113,7 +113,7 @@ class Others(threading.Thread):
             found = self._client.get_allocations(self._random.choice(world.consumers))
             here = {**found.resources[world.uuid], 'VCPU': self._random.randint(1, 9)}
             with contextlib.suppress(errors.PlacementError):            # the command has just changed it too
-                self._client.put_allocations(found._replace(resources={**found.resources, world.uuid: here}))
+                self._client.replace_allocations([found._replace(resources={**found.resources, world.uuid: here})])
                 self.changes += 1
 
 
@@ -180,10 +180,10 @@ def run(effort: Effort) -> Table:
         others.healing.set()
         others.join()
         counts = _of_healed(placement.requests)
-        rows = [Row('a node, on its host', alone, 'calls', at_most=consumers + 10,
+        rows = [Row('a node, on its host', alone, 'calls', at_most=consumers + 14,
                     note=f'{consumers} consumers, {_PARENTS} parents'),
                 Row('again', again, 'calls', at_most=1),
-                Row('a node, by the command', statistics.median(counts), 'calls', at_most=consumers + 10,
+                Row('a node, by the command', statistics.median(counts), 'calls', at_most=consumers + 14,
                     note=f'{max(counts)} where others wrote to it, who made {others.changes} changes'),
                 Row('all, with the starts after kills', took, 's',
                     note=f'{command.killed} times killed, {command.left_some} times some were left for the next run'),

@@ -60,7 +60,7 @@ class World:
             consumers.append(values.Consumer(instance.uuid, {provider.uuid: {VGPU: 1}}, None, self._project,
                                              self._user, values.INSTANCE))
         for start in range(0, count, _TOGETHER):
-            self.placement.direct.post_allocations(consumers[start:start + _TOGETHER])
+            self.placement.direct.replace_allocations(consumers[start:start + _TOGETHER])
 
     def cordon(self) -> None:
         """Cordon the devices of one provider, which reserves them in placement."""

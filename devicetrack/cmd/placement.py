@@ -98,7 +98,7 @@ def check_node(client: Client, store: Store, host: Host, node: str, is_named: bo
     if records and {record.provider_uuid for record in records}.isdisjoint(uuids):
         theirs = f'--node {node} has devices of a host in placement, and none that host {host.name} has recorded'
         if {expected.consumer_of(record) for record in records}.isdisjoint(
-                client.get_provider_allocations(root.uuid).consumers):
+                client.list_consumers(root.uuid).consumers):
             raise base.UsageError(f'{theirs}: name the node of host {host.name}')
         if not is_named:
             raise base.UsageError(f'{theirs}, but allocations of its instances, which may have left it: if it is the '

@@ -57,7 +57,9 @@ class Client:
 
     Every method raises :class:`~devicetrack.placement.errors.PlacementUnavailable` when there is no usable answer,
     :class:`~devicetrack.placement.errors.PlacementTooOld`, and
-    :class:`~devicetrack.placement.errors.PlacementRefused` for whatever its docstring does not name.
+    :class:`~devicetrack.placement.errors.PlacementRefused` for whatever its docstring does not name. One that takes the
+    UUID of a provider raises :class:`~devicetrack.placement.errors.NoSuchProvider` if there is no such provider,
+    unless it says otherwise.
     """
 
     def __init__(self, adapter: ks_adapter.Adapter) -> None:
@@ -83,7 +85,6 @@ class Client:
         return found[0] if found else None
 
     def get_provider(self, uuid: str) -> values.ListedProvider:
-        """:raises errors.NoSuchProvider: there is none"""
         return self._get(f'/resource_providers/{uuid}', _provider, uuid)
 
     def create_provider(self, uuid: str, name: str, parent_uuid: str | None) -> values.ListedProvider:
@@ -98,13 +99,11 @@ class Client:
         """Delete a provider.
 
         :raises ProviderInUse: it has allocations or children
-        :raises errors.NoSuchProvider: there is no such provider
         """
         self._do('DELETE', f'/resource_providers/{uuid}', provider=uuid, conflicts=dict.fromkeys(
             _PROVIDER_IN_USE, lambda _request, detail: errors.ProviderInUse(uuid, detail)))
 
     def get_inventories(self, uuid: str) -> values.Inventories:
-        """:raises errors.NoSuchProvider: there is no such provider"""
         return self._get(f'/resource_providers/{uuid}/inventories', _inventories, uuid)
 
     def put_inventories(self, uuid: str, generation: int,
@@ -113,46 +112,33 @@ class Client:
 
         :raises ProviderConflict: ``generation`` is not the present one
         :raises InventoryInUse: it would remove an inventory that has allocations
-        :raises errors.NoSuchProvider: there is no such provider
         """
         body = _inventories_body(values.Inventories(generation, inventories))
         return self._put(f'/resource_providers/{uuid}/inventories', body, _inventories, uuid)
 
     def get_traits(self, uuid: str) -> values.Traits:
-        """:raises errors.NoSuchProvider: there is no such provider"""
         return self._get(f'/resource_providers/{uuid}/traits', _traits, uuid)
 
     def put_traits(self, uuid: str, generation: int, traits: Set[str]) -> values.Traits:
         """Replace all traits of a provider; the answer has its new generation.
 
         :raises ProviderConflict: ``generation`` is not the present one
-        :raises errors.NoSuchProvider: there is no such provider
         """
         body = {'resource_provider_generation': generation, 'traits': sorted(traits)}
         return self._put(f'/resource_providers/{uuid}/traits', body, _traits, uuid)
 
-    def get_aggregates(self, uuid: str) -> values.Aggregates:
-        """:raises errors.NoSuchProvider: there is no such provider"""
-        return self._get(f'/resource_providers/{uuid}/aggregates', _aggregates, uuid)
+    def get_aggregates(self, uuid: str) -> frozenset[str]:
+        """Return the UUIDs of the aggregates that a provider is in."""
+        return self._get(f'/resource_providers/{uuid}/aggregates', lambda body: frozenset(body['aggregates']), uuid)
 
     def get_usages(self, uuid: str) -> dict[str, int]:
-        """Return the amounts that are allocated at a provider, by resource class.
-
-        :raises errors.NoSuchProvider: there is no such provider
-        """
+        """Return the amounts that are allocated at a provider, by resource class."""
         return self._get(f'/resource_providers/{uuid}/usages', lambda body: dict(body['usages']), uuid)
-
-    def get_provider_allocations(self, uuid: str) -> values.ProviderAllocations:
-        """Return all allocations of a provider, by consumer.
-
-        :raises errors.NoSuchProvider: there is no such provider
-        """
-        return self._get(f'/resource_providers/{uuid}/allocations', _provider_allocations, uuid)
 
     def list_consumers(self, uuid: str) -> values.ProviderAllocations:
         """Return all allocations of a provider, and none of one that is gone: placement deletes none with some."""
         try:
-            return self.get_provider_allocations(uuid)
+            return self._get(f'/resource_providers/{uuid}/allocations', _provider_allocations, uuid)
         except errors.NoSuchProvider:
             return values.ProviderAllocations(0, {})
 
@@ -185,28 +171,16 @@ class Client:
         """Return a consumer with its allocations. One that does not exist has none, and its generation is None."""
         return self._get(f'/allocations/{consumer_uuid}', lambda body: _consumer(consumer_uuid, body))
 
-    def put_allocations(self, consumer: values.Consumer) -> None:
-        """Replace the allocations of a consumer. Sent once.
-
-        :raises GenerationConflict: the consumer or a provider has changed; reading both again shows which
-        :raises NoCapacity: no room, or no inventory of a class
-        """
-        self._write('PUT', f'/allocations/{consumer.uuid}', _consumer_body(consumer))
-
-    def post_allocations(self, consumers: Iterable[values.Consumer]) -> None:
-        """Replace the allocations of several consumers, all of them or none. Sent once.
+    def replace_allocations(self, consumers: Sequence[values.Consumer]) -> None:
+        """Replace the allocations of one or more consumers, all of them or none. Sent once.
 
         :raises GenerationConflict: a consumer or a provider has changed; reading again shows which
         :raises NoCapacity: no room, or no inventory of a class
         """
-        self._write('POST', '/allocations', {consumer.uuid: _consumer_body(consumer) for consumer in consumers})
-
-    def replace_allocations(self, consumers: Sequence[values.Consumer]) -> None:
-        """Replace the allocations of one or more consumers, as :meth:`put_allocations` or :meth:`post_allocations`."""
         if len(consumers) == 1:
-            self.put_allocations(consumers[0])
+            self._write('PUT', f'/allocations/{consumers[0].uuid}', _consumer_body(consumers[0]))
         else:
-            self.post_allocations(consumers)
+            self._write('POST', '/allocations', {consumer.uuid: _consumer_body(consumer) for consumer in consumers})
 
     def delete_allocations(self, consumer_uuid: str) -> bool:
         """Remove all allocations of a consumer, whatever its generation; False if it had none."""
@@ -336,10 +310,6 @@ def _inventories_body(wanted: values.Inventories) -> dict[str, Any]:
 
 def _traits(body: Any) -> values.Traits:
     return values.Traits(body['resource_provider_generation'], frozenset(body['traits']))
-
-
-def _aggregates(body: Any) -> values.Aggregates:
-    return values.Aggregates(body['resource_provider_generation'], frozenset(body['aggregates']))
 
 
 def _provider_allocations(body: Any) -> values.ProviderAllocations:

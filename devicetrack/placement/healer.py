@@ -76,9 +76,9 @@ class Healing(NamedTuple):
 class Healer:
     """Heals nodes one by one. After an interruption it can be run again: a node is healed as a whole or not at all.
 
-    A node takes one request for each consumer, one for each provider that a consumer moves to, and three more; by the
+    A node takes one request for each consumer, two for each provider that a consumer moves to, and three more; by the
     record alone, one in addition. When others write to the node at the same time, the heal reads their changes and
-    tries again. It also tries again when others hold so much at a provider that there is no room, and asks how much.
+    tries again.
 
     :param attempts: how often it writes to a node at most when others change it at the same time
     :param pause: called with the seconds before each attempt after the first; at random, and longer each time
@@ -110,8 +110,9 @@ class Healer:
 
         :raises PlacementUnavailable: no usable answer; all have moved or none has: run it again. If placement refused
             the login or the role, none has
-        :raises GenerationConflict, InventoryInUse: others changed the node as often as we tried; none has moved
-        :raises NoCapacity, PlacementRefused: placement does not accept the request; none has moved
+        :raises GenerationConflict, InventoryInUse, NoCapacity: others changed the node as often as we tried; none has
+            moved
+        :raises PlacementRefused: placement does not accept the request; none has moved
         """
         run = _Run(self._client, node, dry_run, progress)
         lost: tuple[str, ...] = ()
@@ -139,11 +140,7 @@ class Healer:
                 return Healing(HEALED, moved)
             try:
                 self._client.reshape(plan.inventories, plan.consumers)
-            except errors.NoCapacity:
-                if run.reads_usages:
-                    raise
-                run.read_usages()
-            except (errors.GenerationConflict, errors.InventoryInUse, errors.PlacementUnavailable,
+            except (errors.GenerationConflict, errors.InventoryInUse, errors.NoCapacity, errors.PlacementUnavailable,
                     errors.PlacementRefused) as error:
                 # PlacementRefused is caught too: placement compares generations before it opens its transaction. If
                 # another write is committed in between, placement misses an inventory, and answers 400, not 409.
@@ -176,15 +173,6 @@ class _Run:
         self._consumers: dict[str, values.Consumer] = {}
         self._below: dict[str, values.Inventories | None] = {}
         self._used: dict[str, Mapping[str, int]] = {}
-        self.reads_usages = False
-
-    def read_usages(self) -> None:
-        """Read the providers below again, and from now on also how much is allocated at each.
-
-        Nearly always nobody holds anything there before the heal, so the first plan does without.
-        """
-        self.reads_usages = True
-        self.read_below()
 
     def read_below(self) -> None:
         """Read the providers below again.
@@ -227,11 +215,9 @@ class _Run:
                 self._progress(number, len(uuids))
 
     def _read_provider(self, provider: str) -> None:
-        self._below[provider] = self._inventories(provider)
-        if self.reads_usages:
-            self._used[provider] = {}
-            with contextlib.suppress(errors.NoSuchProvider):
-                self._used[provider] = self._client.get_usages(provider)
+        self._below[provider], self._used[provider] = self._inventories(provider), {}
+        with contextlib.suppress(errors.NoSuchProvider):
+            self._used[provider] = self._client.get_usages(provider)
 
     def _inventories(self, provider: str) -> values.Inventories | None:
         """Return a provider's inventories, None without a provider; in a dry run, those that would be announced too."""

@@ -105,8 +105,7 @@ def plan(root_uuid: str, inventories: Mapping[str, values.Inventories], used: Ma
     provider gets room for what is allocated there then. The host's next report does the rest.
 
     :param inventories: those of the node and of :func:`targets`, as far as placement has them
-    :param used: the amounts by class that are allocated at :func:`targets` now. A provider that is left out gets room
-        only for what ``consumers`` hold there then; if others hold more than there is room for, placement refuses that
+    :param used: the amounts by class that are allocated at :func:`targets` now
     :param consumers: all consumers that hold one of ``classes`` at the node, and their :func:`companions`
     :param records: the host's rows, each with the provider and class that its device is counted at now
     :param usage: the devices that guests use; None when the hypervisor cannot be asked

@@ -211,7 +211,7 @@ class PlacementReporter:
         for uuid, state in states.items():
             if state.aggregated is None and uuid not in wanted.providers and tree.MADE in state.traits:
                 with contextlib.suppress(errors.NoSuchProvider):
-                    aggregated = bool(self._client.get_aggregates(uuid).aggregates)
+                    aggregated = bool(self._client.get_aggregates(uuid))
                     states[uuid] = state._replace(aggregated=aggregated)
                     self._seen[uuid] = self._seen[uuid]._replace(aggregated=aggregated)
         return actual._replace(providers=states)

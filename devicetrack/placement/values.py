@@ -53,13 +53,6 @@ class Traits(NamedTuple):
     traits: Set[str]
 
 
-class Aggregates(NamedTuple):
-    """The UUIDs of the aggregates that a provider is in, and the provider's generation with them."""
-
-    generation: int
-    aggregates: Set[str]
-
-
 class Holding(NamedTuple):
     """One consumer's allocations at one provider: amounts by resource class. The generation is the consumer's."""
 

@@ -71,7 +71,8 @@ class FlatHost(fixtures.Fixture):
         """An instance with its guest, allocated at the node."""
         instance = instance or Instance()
         resources = {self.node: {**CPU, VGPU: vgpu}}
-        self.direct.put_allocations(values.Consumer(instance.uuid, resources, None, PROJECT, USER, values.INSTANCE))
+        self.direct.replace_allocations([
+            values.Consumer(instance.uuid, resources, None, PROJECT, USER, values.INSTANCE)])
         return self.host.spawn(instance, {self.node: {'resources': {VGPU: vgpu}}})
 
     def delete(self, instance: Instance) -> None:
@@ -82,7 +83,7 @@ class FlatHost(fixtures.Fixture):
         """Resize an instance on its host, up to where it waits for its confirmation; gives the migration's UUID."""
         migration = host_fixtures.Migration(self.name, self.name, instance.uuid)
         before = self.direct.get_allocations(instance.uuid)
-        self.direct.post_allocations([
+        self.direct.replace_allocations([
             before._replace(uuid=migration.uuid, generation=None, type=values.MIGRATION),
             before._replace(resources={self.node: {**CPU, VGPU: vgpu}})])
         assert isinstance(self.host.service.moves, list)
@@ -100,7 +101,7 @@ class FlatHost(fixtures.Fixture):
     def held(self) -> dict[str, values.Resources]:
         """What the consumers of the whole tree hold."""
         consumers = {uuid for provider in self.direct.get_tree(self.node)
-                     for uuid in self.direct.get_provider_allocations(provider.uuid).consumers}
+                     for uuid in self.direct.list_consumers(provider.uuid).consumers}
         return {uuid: self.direct.get_allocations(uuid).resources for uuid in consumers}
 
     def expected(self, layout: str) -> dict[str, values.Resources]:
@@ -141,8 +142,8 @@ class EarlierHost(fixtures.Fixture):
         self.observer = Observer(host, self.host.driver, self.host.store, self.host.conf,
                                  ProvidersByName(self.direct, self.name))
         PlacementReporter(self.direct).sync(self.observer.providers()[0], tree.ANNOUNCED)
-        self.direct.put_allocations(values.Consumer(self.instance.uuid, {self.node: {**CPU, PMEM: 1, VGPU: 1}}, None,
-                                                    PROJECT, USER, values.INSTANCE))
+        self.direct.replace_allocations([values.Consumer(
+            self.instance.uuid, {self.node: {**CPU, PMEM: 1, VGPU: 1}}, None, PROJECT, USER, values.INSTANCE)])
 
     def heal_node(self) -> healer.NodeToHeal:
         return healer.NodeToHeal.of_host(self.observer.placed, *self.observer.providers())

@@ -104,7 +104,8 @@ class AuditTestCase(base.TestCase):
 
     def write(self, consumer: str, resources: values.Resources, kind: str = values.INSTANCE) -> None:
         found = self.direct.get_allocations(consumer)
-        self.direct.put_allocations(values.Consumer(consumer, resources, found.generation, 'project', 'user', kind))
+        self.direct.replace_allocations([
+            values.Consumer(consumer, resources, found.generation, 'project', 'user', kind)])
 
     def held(self, consumer: Any) -> values.Resources:
         return self.direct.get_allocations(getattr(consumer, 'uuid', consumer)).resources
@@ -367,8 +368,8 @@ class TestMigrations(AuditTestCase):
 
     def conflict(self, migration: fixtures.Migration, how: str = vocabulary.CONFIRM) -> None:
         """A confirm or revert that placement refuses, since somebody else wrote to the migration at that moment."""
-        self.placement.proxy.before_next(*worlds.CASES[how].writes, lambda: self.direct.put_allocations(
-            self.direct.get_allocations(migration.uuid)))
+        self.placement.proxy.before_next(*worlds.CASES[how].writes, lambda: self.direct.replace_allocations(
+            [self.direct.get_allocations(migration.uuid)]))
         self.assertRaises(errors.ConsumerConflict, getattr(AllocationClient(
             self.placement.client, leftovers=self.leftovers), how), self.instance.uuid, migration.uuid)
 

@@ -65,7 +65,7 @@ class TestClaims(base.TestCase):
         self.assertEqual(sorted(winners), sorted(self.host.owners().values()))
         self.assertEqual((_DEVICES, _DEVICES), (len(winners), len(self.host.owners())))
         self.assertEqual(self.host.owners(), self.host.held())
-        allocated = self.placement.direct.get_provider_allocations(self.node_uuid).consumers
+        allocated = self.placement.direct.list_consumers(self.node_uuid).consumers
         self.assertEqual({instance: {fixtures.PMEM: 1} for instance in winners},
                          {consumer: holding.resources for consumer, holding in allocated.items()})
         self.assertEqual({fixtures.PMEM: _DEVICES}, self.placement.direct.get_usages(self.node_uuid))

@@ -61,7 +61,6 @@ class TestProviders(ClientTestCase):
         self.assertEqual([], self.client.get_tree(_NOBODY))
         for call in (self.client.get_provider, self.client.delete_provider, self.client.get_inventories,
                      self.client.get_traits, self.client.get_aggregates, self.client.get_usages,
-                     self.client.get_provider_allocations,
                      lambda provider: self.client.put_inventories(provider, 0, {}),
                      lambda provider: self.client.put_traits(provider, 0, set())):
             self.assertEqual(_NOBODY, self.assertRaises(errors.NoSuchProvider, call, _NOBODY).provider)
@@ -78,7 +77,7 @@ class TestProviders(ClientTestCase):
 
     def test_an_inventory_in_use_stays(self):
         root = self.placement.provider(VGPU=1)
-        self.client.put_allocations(self.consumer({root: {'VGPU': 1}}))
+        self.client.replace_allocations([self.consumer({root: {'VGPU': 1}})])
         found = self.client.get_inventories(root)
         self.assertRaises(errors.InventoryInUse, self.client.put_inventories, root, found.generation, {})
         self.assertRaises(errors.ProviderInUse, self.client.delete_provider, root)
@@ -90,7 +89,7 @@ class TestProviders(ClientTestCase):
         put = self.client.put_traits(root, 1, {'CUSTOM_RED', 'COMPUTE_NODE'})
         self.assertEqual((put, {'CUSTOM_RED', 'COMPUTE_NODE'}), (self.client.get_traits(root), put.traits))
         self.assertRaises(errors.ProviderConflict, self.client.put_traits, root, 1, set())
-        self.assertEqual(values.Aggregates(put.generation, frozenset()), self.client.get_aggregates(root))
+        self.assertEqual(frozenset(), self.client.get_aggregates(root))
 
     def test_a_class_is_made_once(self):
         root = self.placement.provider()
@@ -109,11 +108,11 @@ class TestAllocations(ClientTestCase):
     def test_what_was_put_is_read(self):
         root = self.placement.provider(VCPU=8, VGPU=2)
         put = self.consumer({root: {'VCPU': 2, 'VGPU': 1}})
-        self.client.put_allocations(put)
+        self.client.replace_allocations([put])
         self.assertEqual(put._replace(generation=1), self.client.get_allocations(put.uuid))
         self.assertEqual({'VCPU': 2, 'VGPU': 1}, self.client.get_usages(root))
         self.assertEqual({put.uuid: values.Holding(1, {'VCPU': 2, 'VGPU': 1})},
-                         self.client.get_provider_allocations(root).consumers)
+                         self.client.list_consumers(root).consumers)
 
     def test_one_that_does_not_exist_holds_nothing(self):
         self.assertEqual(values.Consumer(_NOBODY, {}, None), self.client.get_allocations(_NOBODY))
@@ -122,41 +121,41 @@ class TestAllocations(ClientTestCase):
     def test_one_that_is_emptied_is_forgotten(self):
         root = self.placement.provider(VCPU=8)
         put = self.consumer({root: {'VCPU': 2}})
-        self.client.put_allocations(put)
-        self.client.put_allocations(put._replace(resources={}, generation=1))
+        self.client.replace_allocations([put])
+        self.client.replace_allocations([put._replace(resources={}, generation=1)])
         self.assertFalse(self.client.get_allocations(put.uuid).exists)
-        self.client.put_allocations(put)
+        self.client.replace_allocations([put])
         self.assertIs(True, self.client.delete_allocations(put.uuid))
         self.assertFalse(self.client.get_allocations(put.uuid).exists)
 
     def test_generations_that_are_not_those_of_now(self):
         root = self.placement.provider(VCPU=8)
         put = self.consumer({root: {'VCPU': 2}})
-        self.assertRaises(errors.GenerationConflict, self.client.put_allocations, put._replace(generation=1))
-        self.client.put_allocations(put)
+        self.assertRaises(errors.GenerationConflict, self.client.replace_allocations, [put._replace(generation=1)])
+        self.client.replace_allocations([put])
         for generation in (None, 0, 2):
-            self.assertRaises(errors.GenerationConflict, self.client.put_allocations,
-                              put._replace(generation=generation))
+            self.assertRaises(errors.GenerationConflict, self.client.replace_allocations,
+                              [put._replace(generation=generation)])
 
     def test_several_are_written_or_none(self):
         root = self.placement.provider(VCPU=4)
         one, two = self.consumer({root: {'VCPU': 2}}), self.consumer({root: {'VCPU': 2}})
-        self.assertRaises(errors.GenerationConflict, self.client.post_allocations, [one, two._replace(generation=1)])
-        self.assertRaises(errors.NoCapacity, self.client.post_allocations, [one, two._replace(
+        self.assertRaises(errors.GenerationConflict, self.client.replace_allocations, [one, two._replace(generation=1)])
+        self.assertRaises(errors.NoCapacity, self.client.replace_allocations, [one, two._replace(
             resources={root: {'VCPU': 3}})])
         self.assertFalse(self.client.get_allocations(one.uuid).exists)
-        self.client.post_allocations([one, two])
+        self.client.replace_allocations([one, two])
         self.assertEqual({'VCPU': 4}, self.client.get_usages(root))
 
     def test_no_inventory_of_a_class_is_no_capacity(self):
         root = self.placement.provider(VCPU=4)
-        self.assertRaises(errors.NoCapacity, self.client.put_allocations, self.consumer({root: {'VGPU': 1}}))
+        self.assertRaises(errors.NoCapacity, self.client.replace_allocations, [self.consumer({root: {'VGPU': 1}})])
 
     def test_reshape(self):
         root = self.placement.provider(VCPU=8, VGPU=2)
         child = self.client.create_provider(str(uuid.uuid4()), f'child of {root}', root)
         put = self.consumer({root: {'VCPU': 2, 'VGPU': 1}})
-        self.client.put_allocations(put)
+        self.client.replace_allocations([put])
         inventories = {
             root: values.Inventories(self.client.get_inventories(root).generation, {'VCPU': values.ClassInventory(8)}),
             child.uuid: values.Inventories(0, {'VGPU': values.ClassInventory(2)})}
@@ -178,7 +177,7 @@ class TestNoAnswer(ClientTestCase):
         self.client.get_provider(root)
         put = self.consumer({root: {'VCPU': 2}})
         self.placement.proxy.at_next('PUT', '/allocations/', Loss.REQUEST)
-        error = self.assertRaises(errors.PlacementUnavailable, self.client.put_allocations, put)
+        error = self.assertRaises(errors.PlacementUnavailable, self.client.replace_allocations, [put])
         self.assertEqual(f'PUT /allocations/{put.uuid}', error.request)
         self.assertEqual([('GET', path), ('GET', path), ('PUT', f'/allocations/{put.uuid}')], self.placement.requests)
 
@@ -246,7 +245,7 @@ class TestAnswersOfAnother(base.TestCase):
 
     def test_not_found_is_not_the_absence_of_a_provider_or_a_consumer(self):
         client = self.answered(404, '<html>Not Found</html>')
-        for call in (client.get_provider, client.delete_provider, client.get_provider_allocations,
+        for call in (client.get_provider, client.delete_provider, client.list_consumers,
                      client.delete_allocations, lambda uuid: client.put_traits(uuid, 0, set())):
             error = self.assertRaises(errors.PlacementUnavailable, call, _NOBODY)
             self.assertIn('404', error.reason)
@@ -254,7 +253,7 @@ class TestAnswersOfAnother(base.TestCase):
     def test_a_page_is_not_the_success_of_a_write(self):
         consumer = values.Consumer(_NOBODY, {}, 1, 'project', 'user', values.INSTANCE)
         client = self.answered(200, '<html>Sign in</html>')
-        for call in (lambda: client.put_allocations(consumer), lambda: client.post_allocations([consumer] * 2),
+        for call in (lambda: client.replace_allocations([consumer]), lambda: client.replace_allocations([consumer] * 2),
                      lambda: client.reshape({}, []), lambda: client.delete_allocations(_NOBODY),
                      lambda: client.delete_provider(_NOBODY), lambda: client.ensure_class('CUSTOM_A'),
                      lambda: client.ensure_trait('CUSTOM_A')):

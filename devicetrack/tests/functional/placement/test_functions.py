@@ -71,8 +71,8 @@ class FunctionsTestCase(base.TestCase):
     def spawn(self, resources: values.Resources) -> Instance:
         """An instance with its guest, and with this allocated."""
         instance = Instance()
-        self.direct.put_allocations(values.Consumer(instance.uuid, {self.node: CPU, **resources}, None, PROJECT, USER,
-                                                    values.INSTANCE))
+        self.direct.replace_allocations([values.Consumer(
+            instance.uuid, {self.node: CPU, **resources}, None, PROJECT, USER, values.INSTANCE)])
         return self.host.spawn(instance, {uuid: {'resources': of} for uuid, of in resources.items()})
 
     def has(self, instance: Instance) -> list[str]:
@@ -123,7 +123,7 @@ class NestedTestCase(FunctionsTestCase):
         self.host.service.moves.append(migration)
         before = self.direct.get_allocations(instance.uuid)
         new = {self.provider('0000:0b:00.0'): {DISK: 1}}
-        self.direct.post_allocations([
+        self.direct.replace_allocations([
             before._replace(uuid=migration.uuid, generation=None, type=values.MIGRATION),
             before._replace(resources={self.node: CPU, **new})])
         self.host.resize(instance, migration=migration, request={uuid: {'resources': of} for uuid, of in new.items()})

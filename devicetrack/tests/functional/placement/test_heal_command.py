@@ -53,7 +53,7 @@ class HealTestCase(base.TestCase):
     def disturb(self, world: nodes.FlatHost) -> str:
         """A consumer that no record has; gives its UUID."""
         stranger = values.Consumer(str(uuid.uuid4()), {world.node: {VGPU: 1}}, None, 'p', 'u', values.INSTANCE)
-        self.direct.put_allocations(stranger)
+        self.direct.replace_allocations([stranger])
         return stranger.uuid
 
     def marks(self) -> dict[str, int | None]:

@@ -58,7 +58,7 @@ class Writer(threading.Thread):
         found = world.direct.get_allocations(self._random.choice(self._instances[world.name]).uuid)
         here = {**found.resources[world.node], 'VCPU': self._random.randint(1, 9)}
         with contextlib.suppress(errors.PlacementError):        # it was healed just now; or the server gave up
-            world.direct.put_allocations(found._replace(resources={**found.resources, world.node: here}))
+            world.direct.replace_allocations([found._replace(resources={**found.resources, world.node: here})])
 
     def spawn(self, world: nodes.FlatHost) -> None:
         if len(self._instances[world.name]) > 2 * _INSTANCES:

@@ -96,7 +96,7 @@ class TestAtStart(NodeTestCase):
 
     def test_an_obstacle_leaves_the_node_flat_and_the_service_starts(self) -> None:
         stranger = values.Consumer(str(uuid.uuid4()), {self.world.node: {VGPU: 1}}, None, 'p', 'u', values.INSTANCE)
-        self.placement.direct.put_allocations(stranger)
+        self.placement.direct.replace_allocations([stranger])
         start = self.service('at_start').start()
         assert start.healing is not None
         self.assertEqual([(stranger.uuid, healing.NO_RECORD)],

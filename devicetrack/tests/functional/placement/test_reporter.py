@@ -108,15 +108,15 @@ class ReporterTestCase(base.TestCase):
         self.direct.put_traits(self.node.uuid_of(name), now.generation, now.traits | {trait})
 
     def somebody_aggregates(self, name: str) -> None:
-        now = self.direct.get_aggregates(self.node.uuid_of(name))
         self.direct._send('PUT', self.path(name, '/aggregates'), {
-            'resource_provider_generation': now.generation, 'aggregates': [str(uuid.uuid4())]})
+            'resource_provider_generation': self.direct.get_provider(self.node.uuid_of(name)).generation,
+            'aggregates': [str(uuid.uuid4())]})
 
     def allocate(self, name: str, **resources: int) -> values.Consumer:
         """An instance with devices of a provider, as placement has it afterwards."""
         instance = str(uuid.uuid4())
-        self.direct.put_allocations(values.Consumer(instance, {self.node.uuid_of(name): resources}, None, PROJECT,
-                                                    USER, values.INSTANCE))
+        self.direct.replace_allocations([values.Consumer(
+            instance, {self.node.uuid_of(name): resources}, None, PROJECT, USER, values.INSTANCE)])
         return self.direct.get_allocations(instance)
 
     def deallocate(self, instance: values.Consumer) -> None:
@@ -198,13 +198,13 @@ class TestReport(ReporterTestCase):
         for name in ('', 'card000', 'card001'):
             self.somebody_sets(name, GOLD)
             self.somebody_aggregates(name)
-        aggregates = [self.direct.get_aggregates(self.node.uuid_of(name)).aggregates for name in ('', 'card000')]
+        aggregates = [self.direct.get_aggregates(self.node.uuid_of(name)) for name in ('', 'card000')]
         report = self.sync(self.node.provider('', {PMEM: 2}), self.node.provider('card000', VGPU=2))
         self.assertEqual({'VCPU': processors, PMEM: ours(2)}, self.said()[0])
         self.assertEqual({'CUSTOM_THEIRS': ClassInventory(5), VGPU: ours(2)}, self.said('card000')[0])
         self.assertEqual(({}, {GOLD, tree.MADE}), self.said('card001'))     # gone, and not theirs alone to take away
         self.assertTrue(all(GOLD in self.said(name)[1] for name in ('', 'card000')))
-        self.assertEqual(aggregates, [self.direct.get_aggregates(self.node.uuid_of(name)).aggregates
+        self.assertEqual(aggregates, [self.direct.get_aggregates(self.node.uuid_of(name))
                                       for name in ('', 'card000')])
         self.assertEqual(((), {}), (report.left, report.refused))
 
@@ -275,7 +275,7 @@ class TestVanished(ReporterTestCase):
                 [inventory] = self.said(name)[0].values()
                 self.assertLessEqual(used, inventory.total - inventory.reserved)
             for owner in owners:                # every change of an allocation writes all of it
-                self.direct.put_allocations(owner)
+                self.direct.replace_allocations([owner])
                 self.deallocate(owner)
             self.sync(*self.node.cards(3))
 
@@ -395,7 +395,7 @@ class TestConflict(ReporterTestCase):
                                            None, PROJECT, USER, values.INSTANCE)
                 for _attempt in range(100):
                     try:
-                        client.put_allocations(consumer)
+                        client.replace_allocations([consumer])
                     except errors.GenerationConflict:
                         continue
                     instances.append(consumer)

@@ -72,7 +72,7 @@ class SyncTestCase(base.TestCase):
         assert provider is not None
         instance = values.Consumer(str(uuid.uuid4()), {provider.uuid: resources}, None, str(uuid.uuid4()),
                                    str(uuid.uuid4()), values.INSTANCE)
-        self.direct.put_allocations(instance)
+        self.direct.replace_allocations([instance])
         return instance
 
 
@@ -226,8 +226,8 @@ class TestNodeOfAnotherHost(SyncTestCase):
     def test_where_a_recorded_owner_has_allocations_must_be_named_with_the_host(self) -> None:
         instance = self.host.spawn(vgpu=1)
         name = self.renamed()
-        self.direct.put_allocations(values.Consumer(instance.uuid, {self.other.node: nodes.CPU}, None, nodes.PROJECT,
-                                                    nodes.USER, values.INSTANCE))
+        self.direct.replace_allocations([values.Consumer(
+            instance.uuid, {self.other.node: nodes.CPU}, None, nodes.PROJECT, nodes.USER, values.INSTANCE)])
         self.assertIn(f'give --host {self.name}, too', self.refused('--node', name))
         self.assertEqual(0, self.run_sync('--node', name, '--host', self.name).code)
 
@@ -276,7 +276,7 @@ class TestUnknownNode(SyncTestCase):
         nodes.rename(self.direct, self.earlier.node)
         elsewhere = self.placement.provider(VCPU=8, DISK_GB=8)
         held = self.direct.get_allocations(self.earlier.instance.uuid)
-        self.direct.put_allocations(held._replace(resources={elsewhere: {'VCPU': 1, 'DISK_GB': 1}}))
+        self.direct.replace_allocations([held._replace(resources={elsewhere: {'VCPU': 1, 'DISK_GB': 1}})])
         self.assertEqual(0, self.run_sync('--node', self.unknown).code)
 
     def test_is_its_own_if_an_owner_was_evacuated(self) -> None:
@@ -284,7 +284,7 @@ class TestUnknownNode(SyncTestCase):
         there = self.useFixture(nodes.FlatHost(self.placement, {'p0': 4}))
         before = there.room()
         held = self.direct.get_allocations(self.earlier.instance.uuid)
-        self.direct.put_allocations(held._replace(resources={there.node: {**nodes.CPU, VGPU: 1}}))
+        self.direct.replace_allocations([held._replace(resources={there.node: {**nodes.CPU, VGPU: 1}})])
         for provider in reversed(list(self.direct.get_tree(self.earlier.node))):
             self.direct.delete_provider(provider.uuid)
         self.assertEqual(2, self.run_sync('--node', there.name).code)

@@ -64,8 +64,8 @@ class TestPlacement(CheckTestCase):
         self.assertEqual(FAILURE, self.check('refuse')[0])
 
     def test_so_does_one_with_a_consumer_that_has_no_record(self) -> None:
-        self.placement.direct.put_allocations(values.Consumer(
-            str(uuid.uuid4()), {self.world.node: {VGPU: 1}}, None, 'p', 'u', values.INSTANCE))
+        self.placement.direct.replace_allocations([values.Consumer(
+            str(uuid.uuid4()), {self.world.node: {VGPU: 1}}, None, 'p', 'u', values.INSTANCE)])
         self.assertEqual(WARNING, self.check()[0])
 
     def test_a_healed_one_is_well(self) -> None:

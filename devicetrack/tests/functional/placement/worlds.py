@@ -74,7 +74,7 @@ class World(fixtures.Fixture):
     def write(self, consumer: str, resources: values.Resources, kind: str = values.INSTANCE) -> None:
         """Somebody writes all of a consumer."""
         found = self.direct.get_allocations(consumer)
-        self.direct.put_allocations(values.Consumer(consumer, resources, found.generation, PROJECT, USER, kind))
+        self.direct.replace_allocations([values.Consumer(consumer, resources, found.generation, PROJECT, USER, kind)])
 
     def write_untyped(self, consumer: str, resources: values.Resources) -> None:
         """Somebody whose microversion knows no types writes a new consumer."""
@@ -92,7 +92,7 @@ class World(fixtures.Fixture):
     def touch(self, consumer: str) -> None:
         """Somebody writes again what a consumer holds: its generation moves on, and nothing else."""
         found = self.direct.get_allocations(consumer)
-        self.direct.put_allocations(found)
+        self.direct.replace_allocations([found])
 
     def touch_providers(self) -> None:
         """Somebody changes both providers."""
