@@ -129,24 +129,15 @@ class Destination:
         for facts in self._facts:
             self._of_sort.setdefault(facts.sort, []).append(facts)
 
-    def outlook(self, device: Facts, seen: Version | None = None,
-                decided: dict[Facts, Verdict] | None = None) -> Outlook:
-        """Say which partners there are for a device.
-
-        :param decided: verdicts on this device, for a caller that asks several hosts; new ones are added
-        """
+    def outlook(self, device: Facts, seen: Version | None = None) -> Outlook:
+        """Say which partners there are for a device."""
         if not self._facts and not self._unread:
             return Outlook(device.sort, unknown=(NOTHING_DECLARED,))
-        known = decided if decided is not None else {}
         wanted = [device.sort, *sorted(there for here, there in self._rules.crossings if here == device.sort)]
-        choices = []
-        for facts in self._of_type_or_else(wanted):
-            verdict = known.get(facts)
-            if verdict is None:
-                verdict = known[facts] = decide(device, facts, self._rules, seen)
-            choices.append(Prospect(facts, verdict))
+        choices = tuple(Prospect(facts, decide(device, facts, self._rules, seen))
+                        for facts in self._of_type_or_else(wanted))
         unknown = tuple(dict.fromkeys(one.problem for one in self._unread if one.sort in wanted or not choices))
-        return Outlook(device.sort, tuple(choices), unknown)
+        return Outlook(device.sort, choices, unknown)
 
     def _of_type_or_else(self, wanted: Sequence[Sort]) -> Sequence[Facts]:
         found = [facts for sort in wanted for facts in self._of_sort.get(sort, ())]
@@ -157,21 +148,17 @@ def rows(hosts: Sequence[HostFacts], rules: Rules, types: Collection[str] = ()) 
     """The outlook for hosts' devices at other hosts, with one row for all hosts that declare alike.
 
     So the matrix grows with the models of hosts, and not with the square of the hosts. A host alone is no destination
-    of its own. Each pair of facts is decided once, however many hosts declare them.
+    of its own.
 
     :param types: only rows of these; none means all
     """
     groups = _alike(hosts, rules)
     names = {group: tuple(one.host for one in some) for group, some in groups}
-    asked: dict[Facts, dict[Destination, Outlook]] = {}
     for source, some in groups:
         for facts in dict.fromkeys(one.facts for one in some[0].declarations
                                    if not types or one.facts.sort.type in types):
-            if facts not in asked:
-                decided: dict[Facts, Verdict] = {}
-                asked[facts] = {group: group.outlook(facts, decided=decided) for group in names}
             yield MatrixRow(names[source], facts, tuple(
-                (there, asked[facts][group]) for group, there in names.items()
+                (there, group.outlook(facts)) for group, there in names.items()
                 if group is not source or len(there) > 1))
 
 

@@ -6,11 +6,9 @@ import itertools
 import json
 import time
 
-import fixtures
 
 from devicetrack.compatibility import matrix
 from devicetrack.compatibility import partners
-from devicetrack.compatibility import rules
 from devicetrack.compatibility.facts import Declaration
 from devicetrack.compatibility.facts import Facts
 from devicetrack.compatibility.facts import Sort
@@ -122,19 +120,6 @@ class MatrixTestCase(base.TestCase):
     def test_rows_of_some_types_and_destinations_of_all(self) -> None:
         self.assertEqual([('b', PMEM, {'a': 'no'})],
                          self.answers(declared(VGPU, host='a'), declared(OLDER, PMEM, host='b'), types=('4GB',)))
-
-    def test_each_pair_of_facts_is_decided_once(self) -> None:
-        decided = []
-        decide = rules.decide
-
-        def counted(source: Facts, destination: Facts, *arguments: object) -> object:
-            decided.append((source, destination))
-            return decide(source, destination, *arguments)  # type: ignore[arg-type]
-
-        self.useFixture(fixtures.MonkeyPatch('devicetrack.compatibility.matrix.decide', counted))
-        hosts = [declared(*(VGPU, OLDER, OF_ANOTHER_TYPE, PMEM)[number % 3:], host=str(number)) for number in range(60)]
-        self.assertEqual(9, len(list(matrix.rows(hosts, RULES))))
-        self.assertEqual(len(set(decided)), len(decided))
 
     def test_a_hundred_hosts_no_two_alike_are_told_in_seconds(self) -> None:
         hosts = [declared(*(VGPU._replace(sort=Sort('mdev', str(number)), version=Version(2, place, 0))
