@@ -12,7 +12,6 @@ import os
 import re
 import sqlite3
 import threading
-import time
 from typing import Any
 from typing import Final
 from typing import NamedTuple
@@ -47,10 +46,6 @@ _SEVERAL_HOSTS: Final = ('several hosts of PostgreSQL are given as '
 
 # After this time the kernel begins to ask the host of a silent server whether it is there.
 _SILENCE_S: Final = 30
-
-# When the pool got a connection back, and after which time it is tried before it is used again.
-_USED: Final = 'devicetrack_used'
-PING_AFTER_S = 2.0
 
 
 class Location(NamedTuple):
@@ -156,7 +151,6 @@ class ServerConnections(sa_engine.CreateEnginePlugin):
         super().__init__(url, kwargs)
         self._account = backends.Account(url)
         kwargs.update(
-            pool_pre_ping=False,                # see _ping_idle
             pool_use_lifo=True,                 # so that the server's idle timeout ends those that are not needed
             pool_reset_on_return=None)          # every use ends its transaction, or closes the connection
 
@@ -175,24 +169,6 @@ dialects.plugins.register(ServerConnections.name, __name__, ServerConnections.__
 
 def _of_server(url: sa.URL) -> sa.URL:
     return url.update_query_pairs([('plugin', ServerConnections.name)], append=True)
-
-
-def _ping_idle(made: sa.Engine) -> None:
-    """Try a connection that was idle, so that the first write after a restart of the database does not fail.
-
-    SQLAlchemy would try one before each use. When one is found to be lost, SQLAlchemy replaces the others too.
-    """
-    @sa.event.listens_for(made, 'checkin')
-    def left(_connection: Any, record: Any) -> None:
-        record.info[_USED] = time.monotonic()
-
-    @sa.event.listens_for(made, 'checkout')
-    def ping(connection: Any, record: Any, _proxy: Any) -> None:
-        if _USED in record.info and time.monotonic() - record.info[_USED] > PING_AFTER_S:
-            try:
-                made.dialect.do_ping(connection)
-            except made.dialect.loaded_dbapi.Error as error:
-                raise sa_exc.InvalidatePoolError('the server has closed the connection') from error
 
 
 def _server_name(kind: str, url: sa.URL) -> str:
@@ -243,8 +219,6 @@ def create(at: Location, conf: cfg.ConfigOpts,
 
     if at.path is not None:
         _watch_file(made, at.path)
-    else:
-        _ping_idle(made)
     return made, backend
 
 

@@ -463,22 +463,8 @@ class TestServer(base.TestCase):
         fixture = self.useFixture(self.database())
         proxy = self.useFixture(proxies.CommitProxy(fixture.server))
         store = fixture.open_through(*proxy.address)
-        self.patch(engine, 'PING_AFTER_S', 0.0)
         store.write(insert(record('ns0')))
         proxy.cut_idle()
-        store.write(insert(record('ns1')))
-        self.assertEqual(2, len(store.records()))
-
-    def test_who_writes_after_a_read_has_found_the_server_away_does_not_notice(self) -> None:
-        fixture = self.useFixture(self.database())
-        proxy = self.useFixture(proxies.CommitProxy(fixture.server))
-        store = fixture.open_through(*proxy.address)
-        self.patch(engine, 'PING_AFTER_S', 3600.0)
-        with store.reading() as connection:
-            connection.execute(sa.text('SELECT 1')).all()
-            store.write(insert(record('ns0')))              # by a second connection
-        proxy.cut_idle()
-        self.assertRaises(exception.StoreUnavailable, store.records)
         store.write(insert(record('ns1')))
         self.assertEqual(2, len(store.records()))
 

@@ -6,7 +6,6 @@ import itertools
 import json
 import time
 
-
 from devicetrack.compatibility import matrix
 from devicetrack.compatibility import partners
 from devicetrack.compatibility.facts import Declaration
