@@ -127,16 +127,6 @@ class ByKey(Mapping[Key, Named]):
         # The set operations of a dictionary's keys take a tenth of the time of a mapping's.
         return self._plain.keys()
 
-    @overload
-    def get(self, key: Key, /) -> Named | None: ...
-
-    @overload
-    def get(self, key: Key, /, default: Any) -> Any: ...
-
-    def get(self, key: Key, /, default: Any = None) -> Any:
-        found = self._plain.get(key)
-        return default if found is None else self._make(found)
-
     def column(self, field: str) -> dict[Key, Any]:
         """One field by key; for loops over thousands."""
         return dict(zip(self._plain, self.each(field), strict=True))

@@ -109,17 +109,6 @@ class Changes(NamedTuple):
         """Every device that the transaction touches."""
         return tuple(record.key for record in self.rows)
 
-    def check_contexts(self) -> None:
-        """Check that contexts come with rows, and each with its migration.
-
-        :raises ValueError: they do not, which is a fault of the caller
-        """
-        if self.contexts and not (self.insert or self.update or self.delete):
-            raise ValueError('a migration context is written together with rows of its instance, never alone')
-        for change in self.contexts:
-            if (change.context is None) != (change.migration_uuid is None):
-                raise ValueError(f'instance {change.instance_uuid}: give both a context and a migration, or neither')
-
 
 class OperatorRequest(NamedTuple):
     """A request of a command to the manager of a host, and the answer once there is one.
@@ -357,7 +346,6 @@ class Store(abc.ABC):
         An updated or deleted row must still have the generation and the claim with which it was read. A context
         replaces the one that its instance has on its host.
 
-        :raises ValueError: contexts without rows, or without their migration; nothing was written
         :raises HostTakenOver: another manager took a later epoch; nothing was written
         :raises DeviceTaken: an inserted device has a row; nothing was written
         :raises StaleAssignment: a row changed or is gone; nothing was written
@@ -368,9 +356,7 @@ class Store(abc.ABC):
     def settle(self, changes: Changes) -> bool:
         """Find out the outcome of a commit whose answer was lost.
 
-        It locks the host's row, which every transaction locks that writes rows of the host. So it waits for the lost
-        one, wherever that still runs; a mere read would show the rows as they were before, and prove nothing. Then the
-        rows show the outcome, also for contexts, which are written only together with rows in one transaction.
+        It waits for the lost transaction to end, wherever that still runs. Then the rows show the outcome.
 
         :returns: True if the changes happened, False if they did not and cannot happen later
         :raises StoreUnavailable: the answer is not known yet: the store cannot be reached, or the lost transaction is
@@ -436,10 +422,7 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def set_declarations(self, host_uuid: str, declarations: Sequence[StoredDeclaration]) -> None:
-        """Replace all declarations of a host by these, in one transaction.
-
-        :raises ValueError: one of them belongs to another host; nothing was written
-        """
+        """Replace all declarations of a host by these, in one transaction."""
 
     @abc.abstractmethod
     def damaged(self, host_uuid: str) -> list[DamagedRow]:

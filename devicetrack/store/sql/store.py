@@ -252,8 +252,6 @@ class SQLStore(database.Database, api.Store):
         return found[0] if found else None
 
     def write(self, changes: api.Changes) -> None:
-        if changes.contexts:
-            changes.check_contexts()
         self.notice_fork()
         self._fenced(lambda host: self._write(changes, host))
 
@@ -269,7 +267,6 @@ class SQLStore(database.Database, api.Store):
             raise self._taken(changes) if fault.cause is FaultCause.DUPLICATE else self.error(fault) from fault.error
 
     def settle(self, changes: api.Changes) -> bool:
-        changes.check_contexts()
         self.notice_fork()
         # A caller that was interrupted has left the line, while the one before it may still carry its changes.
         with contextlib.suppress(TransactionFailed):
@@ -344,9 +341,6 @@ class SQLStore(database.Database, api.Store):
             queries.DECLARATIONS_OF_HOST, {'host_uuid': host_uuid}))
 
     def set_declarations(self, host_uuid: str, declarations: Sequence[api.StoredDeclaration]) -> None:
-        for declaration in declarations:
-            if declaration.host_uuid != host_uuid:
-                raise ValueError(f'host {declaration.host_uuid} declares for itself, and not for {host_uuid}')
         self._transact_at_epoch(lambda connection: _set_declarations(connection, host_uuid, declarations), alone=True)
 
     # -- damaged rows --------------------------------------------------------------------------------------------------

@@ -120,22 +120,6 @@ class TestContexts(StoreTestCase):
         self.assertEqual([], self.store.records())
         self.store.write(insert(row))
 
-    def test_contexts_alone_are_a_mistake(self) -> None:
-        row = incoming('ns0')
-        self.store.write(insert(row))
-        for call in (self.store.write, self.store.settle):
-            for change in (put(context(row)), drop(row)):
-                error = self.assertRaises(ValueError, call, api.Changes(contexts=(change,)))
-                self.assertIn('together with rows', str(error))
-        self.assertEqual([], self.stored())
-
-    def test_a_context_without_its_migration_is_a_mistake(self) -> None:
-        row = incoming('ns0')
-        for change in (drop(row)._replace(context='{}'), drop(row)._replace(migration_uuid=records.MIGRATION_UUID)):
-            error = self.assertRaises(ValueError, self.store.write, insert(row)._replace(contexts=(change,)))
-            self.assertIn(row.instance_uuid, str(error))
-        self.assertEqual([], self.store.records())
-
 
 class TestStatements(base.TestCase):
     def test_a_claim_without_a_context_costs_no_statement_more(self) -> None:

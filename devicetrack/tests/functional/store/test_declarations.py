@@ -72,8 +72,6 @@ class TestDeclarations(StoreTestCase):
         self.set([declared('nvidia-35')])
         wrong: Any = declared('nvidia-37', document=None)
         self.assertRaises(exception.StoreUnavailable, self.set, [declared('nvidia-36'), wrong])
-        error = self.assertRaises(ValueError, self.set, [declared('nvidia-36', host_uuid=_OTHER)])
-        self.assertEqual(f'host {_OTHER} declares for itself, and not for {records.HOST_UUID}', str(error))
         self.assertEqual([declared('nvidia-35')], self.store.declarations())
 
     def test_thousands_at_once(self) -> None:

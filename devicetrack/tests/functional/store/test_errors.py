@@ -22,7 +22,6 @@ from devicetrack import exception
 from devicetrack.objects.values import DeviceKey
 from devicetrack.store import api
 from devicetrack.store import sql
-from devicetrack.store.sql import engine
 from devicetrack.store.sql import models
 from devicetrack.store.sql import schema
 from devicetrack.testing import database_servers
