@@ -102,6 +102,9 @@ class TestGalera(base.TestCase):
         self.fixture.store.add_host(api.Host(records.HOST_UUID, 'compute-1', 'digest'))
         self.proxy = self.useFixture(proxies.CommitProxy(self.first))
         self.store = self.fixture.open_through(*self.proxy.address)
+        with self.second._administrator.connect() as connection:        # until it has the database, too
+            connection.exec_driver_sql('SET SESSION wsrep_sync_wait = 15')
+            connection.exec_driver_sql(f'SHOW TABLES IN {self.fixture.database}')
         self.elsewhere = self.open(self.second)
 
     def open(self, node: _Node) -> SQLStore:
