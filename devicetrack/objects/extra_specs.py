@@ -59,15 +59,14 @@ class Properties(Protocol):
 
 
 class Asked(NamedTuple):
-    """An amount of PCI functions. Each of them fits at least one of the choices.
+    """An amount of devices. Each of them fits at least one of the choices.
 
-    ``numa_policy`` is that of the alias that asks for them.
+    ``numa_policy`` is that of the alias that asks for them; None without an alias.
     """
 
-    alias: str
     choices: tuple[Choice, ...]
     amount: int
-    numa_policy: str
+    numa_policy: str | None = None
 
 
 class Needs(NamedTuple):
@@ -166,17 +165,8 @@ def _meant(name: str) -> str | None:
     return whole[0] if whole else f'{start[0]}:{rest}' if start and colon else None
 
 
-class Limited(NamedTuple):
-    """An amount of devices of one class that have all traits of ``needs`` and none of ``refuses``."""
-
-    resource_class: str
-    amount: int
-    needs: frozenset[str]
-    refuses: frozenset[str]
-
-
-def limited(extra_specs: Mapping[str, str]) -> list[Limited]:
-    """Read the devices that a flavor limits by traits. They are a part of :attr:`Needs.amounts`.
+def limited(extra_specs: Mapping[str, str]) -> list[Asked]:
+    """Read the devices that a flavor limits by traits, each with one choice. They are a part of :attr:`Needs.amounts`.
 
     A host knows the traits that the types of its devices have by themselves. Only placement knows whether a provider
     has any other trait, since an operator may have set it there. So any other trait is refused, required or forbidden.
@@ -217,7 +207,7 @@ def limited(extra_specs: Mapping[str, str]) -> list[Limited]:
                 _check_trait(f'trait{group}:{trait}', trait, value, len(devices))
                 words[value].add(trait)
         if any(words.values()):
-            found += [Limited(name, amount, frozenset(words['required']), frozenset(words['forbidden']))
+            found += [Asked((Choice(name, frozenset(words['required']), frozenset(words['forbidden'])),), amount)
                       for name, amount in devices.items()]
     return found
 
@@ -285,7 +275,7 @@ def _functions(value: str, aliases: Mapping[str, PCIAlias], ours: Container[str]
                                                       f'{", ".join(sorted(aliases)) or "none"}')
         choices = tuple(choice for choice in aliases[name].asked if ours is None or choice.resource_class in ours)
         if amount and choices:
-            asked.append(Asked(name, choices, amount, aliases[name].numa_policy))
+            asked.append(Asked(choices, amount, aliases[name].numa_policy))
     if sum(one.amount for one in asked) > vocabulary.MAX_AMOUNT:
         raise exception.BadRequest(ALIAS, value, f'must ask for at most {vocabulary.MAX_AMOUNT} functions')
     return tuple(asked)

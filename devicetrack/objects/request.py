@@ -176,19 +176,17 @@ class DeviceRequest(base.DeviceTrackObject):
         needs = specs.read(extra_specs, aliases)
         limited = specs.limited(extra_specs) if needs.functions or any(needs.amounts.values()) else []
         rest = dict(needs.amounts)
-        for one in limited:
-            rest[one.resource_class] -= one.amount
+        for asked in limited:
+            rest[asked.choices[0].resource_class] -= asked.amount
         for resource_class in needs.namespaces:
             rest[resource_class] -= 1
         wanted = _plain((name, len(list(same))) for name, same in itertools.groupby(needs.namespaces))
         policy = numa_affinity_policy or specs.numa_policy(needs.policy, image_properties)
-        for asked in needs.functions:
-            wanted.append(RequestedDevices(
-                resource_class=asked.choices[0].resource_class, amount=asked.amount, provider_uuid=None,
-                choices=[DeviceChoice.of(choice) for choice in asked.choices],
-                numa_affinity_policy=policy or asked.numa_policy))
-        wanted += [RequestedDevices(resource_class=one.resource_class, amount=one.amount, provider_uuid=None, choices=[
-            DeviceChoice.of(Choice(one.resource_class, one.needs, one.refuses))]) for one in limited]
+        wanted += [RequestedDevices(
+            resource_class=asked.choices[0].resource_class, amount=asked.amount,
+            choices=[DeviceChoice.of(choice) for choice in asked.choices],
+            numa_affinity_policy=asked.numa_policy and (policy or asked.numa_policy))
+            for asked in (*needs.functions, *limited)]
         wanted += _plain((name, amount) for name, amount in rest.items() if amount)
         return cls._of(wanted, numa_nodes, policy or vocabulary.NONE)
 
