@@ -284,9 +284,9 @@ class MdevDetails(_TypedDetails):
 class VFDetails(_TypedDetails):
     """A virtual function whose vGPU type is set through its vendor's own VFIO interface.
 
-    ``type`` is the number of the type. ``parent`` and ``parent_address`` name the physical function, in the form that
-    they have for a mediated device. When a created device is given back, its type is cleared and the function stays.
-    ``parent_serial`` is the serial number of the card, or empty if it has none or nobody could read it.
+    ``type`` is the number of the type. ``parent``, ``parent_address`` and ``parent_serial`` tell of the physical
+    function, in the form that they have for a mediated device. When a created device is given back, its type is cleared
+    and the function stays.
 
     1.1 added ``parent_serial``.
     """

@@ -56,11 +56,7 @@ class Message(base.DeviceTrackObject):
 
     @classmethod
     def obj_from_primitive(cls, primitive: Any, context: Any = None) -> Any:
-        """Read a primitive that this release made, or an older one.
-
-        :raises UnknownObject: a class or version in it, at any depth, is newer than this release
-        :raises MalformedObject: it is something else; ``where`` names the field, from the class on
-        """
+        """Read a primitive as :meth:`from_text` reads a text."""
         read = super().obj_from_primitive(primitive, context)
         if read.obj_name() != cls.obj_name():
             raise _no_object(cls.obj_name(), cls.obj_name())

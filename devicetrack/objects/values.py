@@ -43,14 +43,10 @@ ESCAPE: Final = '\\x'
 
 
 class Record(NamedTuple):
-    """One row of the store: one assignment.
+    """One row of the store: one assignment, with the fields of a :class:`.assignment.DeviceAssignment`.
 
-    ``position`` counts from 0 in the order of the request. ``generation`` counts the writes of the row. ``created_at``
-    is in seconds since the epoch, and no decision uses it. ``seen`` is the highest migration version, as
-    major.minor.patch, that the guest may have seen of the device since its boot. It is None when nobody knows, for
-    example in a row that was recovered from the record of a guest. ``was_realized`` says whether the device was ever
-    realized for the guest of the row, or that is unknown: so its guest may have written to it. ``instance_name`` is
-    what people called the instance when it was claimed, None if that was not recorded. It is only shown.
+    ``seen`` is in the form major.minor.patch. ``instance_name`` is what people called the instance when it was claimed,
+    None if that was not recorded. It is only shown.
     """
 
     host_uuid: str

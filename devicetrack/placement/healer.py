@@ -81,7 +81,7 @@ class Healer:
     tries again.
 
     :param attempts: how often it writes to a node at most when others change it at the same time
-    :param pause: called with the seconds before each attempt after the first; at random, and longer each time
+    :param pause: as for :class:`~devicetrack.placement.allocations.AllocationClient`
     """
 
     def __init__(self, client: Client, attempts: int = 20, pause: Callable[[float], object] = time.sleep) -> None:

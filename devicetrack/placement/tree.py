@@ -11,7 +11,7 @@ that it writes with traits, by which any later process recognizes it:
 - ``…_PROVIDER`` says that we made the provider, and may delete it.
 
 A class that counts devices of this host now is ours on every provider of its devices, whoever wrote the inventory
-before. devicetrack leaves everything else as it is.
+before. devicetrack leaves everything else as it is. ``classes`` are the classes that count devices of this host now.
 
 An inventory that should be removed stays as long as it is allocated, and everything that is not allocated is reserved:
 nothing more is scheduled to it, and nobody loses an allocation. More is never reserved than is not allocated. Placement
@@ -190,7 +190,6 @@ def counted_below(actual: ProviderTree, nested: ProviderTree, classes: Collectio
     """Return the classes that count devices at providers below the node, by the host or by placement.
 
     :param nested: the nested tree of the host's providers
-    :param classes: the classes that count devices of this host now
     """
     return frozenset(name for state in (*_below(nested, nested), *_below(actual, nested)) for name in state.inventories
                      if name in classes or mark(COUNTS, name) in state.traits)
@@ -203,8 +202,6 @@ def possible(actual: ProviderTree, providers: Collection[Provider], layout: str,
     because otherwise they would count a guest's devices as free. While devices are allocated at their own providers
     alone, the tree stays nested, also if the host no longer has these providers. It also stays nested if the node
     counts devices of a class itself, and fewer now than are allocated there: no heal could move these.
-
-    :param classes: the classes that count devices of this host now
     """
     nested = desired(providers)
     own = nested.providers[nested.root].inventories     # what the node counts although the tree is nested
@@ -315,10 +312,7 @@ def _closes(state: ProviderState, want: ProviderState | None) -> bool:
 
 
 def to_go(state: ProviderState, wanted: ProviderTree, classes: Collection[str]) -> frozenset[str]:
-    """Return the classes of ours that a provider has but should no longer count.
-
-    :param classes: the classes that count devices of this host now
-    """
+    """Return the classes of ours that a provider has but should no longer count."""
     if not is_ours(state, wanted):
         return frozenset()
     stay = wanted.providers[state.uuid].inventories if state.uuid in wanted.providers else {}
@@ -332,7 +326,6 @@ def to_go(state: ProviderState, wanted: ProviderTree, classes: Collection[str]) 
 def diff(actual: ProviderTree, wanted: ProviderTree, classes: Collection[str], complete: bool = True) -> Difference:
     """Return the difference between placement's tree and the wanted one.
 
-    :param classes: the classes that count devices of this host now
     :param complete: False when a part of the host could not be read: missing devices then stay, reserved in full
     """
     changes: list[ProviderChange] = []

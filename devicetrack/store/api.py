@@ -462,7 +462,7 @@ class Store(abc.ABC):
                          host_uuid: str | None = None) -> list[StoredEvent]:
         """The events of the devices whose card has this serial number, and of a namespace with this UUID.
 
-        The oldest event comes first. The times and the host are as for :meth:`events_of_device`.
+        The order, the times and the host are as for :meth:`events_of_device`.
         """
 
     @abc.abstractmethod

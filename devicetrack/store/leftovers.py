@@ -12,9 +12,8 @@ class HostLeftovers:
     :param store: in a service, ``ClaimManager.store``
     :param host_uuid: the host whose service ends moves: ``ClaimManager.host_uuid``
 
-    A method raises StoreUnavailable when nothing was written, and OutcomeUnknown when that is uncertain. It may be
-    repeated.
-    Once another manager of the host has started, :meth:`record` and :meth:`remove` raise HostTakenOver.
+    A method raises errors as those of a store. It may be repeated. Once another manager of the host has started,
+    :meth:`record` and :meth:`remove` raise HostTakenOver.
     """
 
     def __init__(self, store: Store, host_uuid: str) -> None:

@@ -150,15 +150,7 @@ def config() -> Any:
 
 
 def sync(store: Database) -> str:
-    """Migrate the store's schema to this release's revision, and make the file of an SQLite store that has none.
-
-    The directory gets mode 0700 and the file 0600; SQLite gives its log and its index the file's mode. A store that is
-    up to date is not changed. When two processes do this at once, one waits for the other.
-
-    :returns: the revision that the store has now
-    :raises SchemaMismatch: the store is newer than this release, or it is no store; nothing was changed
-    :raises StoreUnavailable: it cannot be reached or written
-    """
+    """Do as :func:`devicetrack.store.sql.sync_store`, with a store that is open."""
     if store.path is not None:
         make_file(store)
     found = revision(store)
