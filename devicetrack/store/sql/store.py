@@ -408,14 +408,12 @@ class SQLStore(database.Database, api.Store):
         return count, after if last is None else last
 
     def trim_events(self, host_uuid: str, before_ms: int, surplus: int, limit: int) -> int:
-        # At nearly every audit there is nothing to delete, and the oldest event shows it.
-        for at_most in (limit,) if surplus else (1, limit):
-            oldest = self.rows(queries.OLDEST_EVENTS, {'host_uuid': host_uuid, 'at_most': at_most})
-            if not oldest or (not surplus and _is_since(before_ms, oldest[0].at_ms)):
-                return 0
+        oldest = self.rows(queries.OLDEST_EVENTS, {'host_uuid': host_uuid, 'at_most': limit})
         # Up to the first event that stays, because a clock that was set back must not make holes.
         count = next((place for place, (_number, at_ms) in enumerate(oldest)
                       if _is_since(before_ms, at_ms) and place >= surplus), len(oldest))
+        if not count:
+            return 0
         return self._execute(queries.DELETE_EVENTS, {'host_uuid': host_uuid, 'last': oldest[count - 1][0]})
 
     def _execute(self, statement: sa.Insert | sa.Update | sa.Delete, given: Mapping[str, Any]) -> int:
