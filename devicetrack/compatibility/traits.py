@@ -30,7 +30,6 @@ from collections.abc import Iterable
 import hashlib
 import re
 from typing import Final
-from typing import NamedTuple
 
 from devicetrack import exception
 from devicetrack.compatibility.facts import Facts
@@ -60,14 +59,6 @@ _RUN: Final = re.compile('[A-Za-z0-9]+')
 _MEANS_SOMETHING: Final = re.compile('ANY|F|V[0-9]+|VNONE|VUNKNOWN|VOPAQUE|H[0-9A-F]{16}')
 
 
-class _Meaning(NamedTuple):
-    sort: Sort
-    what: str
-
-    def __str__(self) -> str:
-        return f'{self.what} of {self.sort}'
-
-
 # -- offered by a host ------------------------------------------------------------------------------------------------
 
 
@@ -81,20 +72,20 @@ def of_host(host: Iterable[Facts]) -> dict[Facts, frozenset[str]]:
 
     :raises BadRequest: two meanings have one name; the message names both
     """
-    meant: dict[str, _Meaning] = {}
+    meant: dict[str, tuple[Sort, str]] = {}
     found = {}
     for facts in host:
         meanings = _meanings(facts)
         for name, meaning in meanings.items():
             other = meant.setdefault(name, meaning)
             if other != meaning:
-                raise exception.BadRequest(f'trait {name}', [str(other), str(meaning)],
+                raise exception.BadRequest(f'trait {name}', [f'{what} of {sort}' for sort, what in (other, meaning)],
                                            'both have this name; declare one of them under another')
         found[facts] = frozenset(meanings)
     return found
 
 
-def _meanings(facts: Facts) -> dict[str, _Meaning]:
+def _meanings(facts: Facts) -> dict[str, tuple[Sort, str]]:
     if facts.obstacle is not None:
         return {}
     sort, version = facts.sort, facts.version
@@ -104,7 +95,7 @@ def _meanings(facts: Facts) -> dict[str, _Meaning]:
         accepted = (version._replace(minor=minor, patch=0) for minor in range(min(version.minor, LARGEST_MINOR) + 1))
         versions = {_suffix(one): f'version {one}' for one in accepted}
     features = {_feature(feature): f'feature {feature}' for feature in facts.offered}
-    return {_of_sort(sort) + suffix: _Meaning(sort, what)
+    return {_of_sort(sort) + suffix: (sort, what)
             for suffix, what in {_ANY: 'any version', **versions, **features}.items()}
 
 

@@ -123,7 +123,6 @@ class Backend(abc.ABC):
         """Further arguments for the driver's ``connect``."""
         return {}
 
-    @abc.abstractmethod
     def prepare(self, connection: Any) -> None:
         """Give a new connection of the driver the settings of a store. Leaves no transaction open."""
 

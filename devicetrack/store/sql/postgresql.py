@@ -63,9 +63,6 @@ class PostgreSQL(backend.Backend):
         return {'connection_factory': functools.partial(
             psycopg2_connection.connect, self.patience.silence_s, self.limits('SET LOCAL'))}
 
-    def prepare(self, connection: Any) -> None:
-        pass                                    # each transaction gets its limits
-
     def limits(self, verb: str) -> str:
         return (f"{verb} lock_timeout = '{self.patience.busy_s}s'; "
                 f"{verb} statement_timeout = '{self.patience.statement_s}s'; ")
