@@ -82,10 +82,10 @@ _DISCARDED: Final = 13
 _EXCLUSIVELY: Final = os.O_RDONLY | os.O_EXCL | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 # It went away, has no node here, or has no medium.
 _NOT_THERE: Final = frozenset((errno.ENOENT, errno.ENXIO, errno.ENODEV, errno.ENOMEDIUM))
-# A file or a process went away. So did an interface whose attributes say what netdev_show (Linux: net/core/net-sysfs.c)
-# says of one that is being unregistered.
-_GONE: Final = frozenset((errno.ENOENT, errno.ESRCH))
-_UNREGISTERED: Final = _GONE | {errno.EINVAL, errno.ENODEV}
+# A file or a process went away, also after the file was opened (kernfs_seq_start in Linux: fs/kernfs/file.c). So did an
+# interface whose attributes say what netdev_show (net/core/net-sysfs.c) says of one that is being unregistered.
+_GONE: Final = frozenset((errno.ENOENT, errno.ESRCH, errno.ENODEV))
+_UNREGISTERED: Final = _GONE | {errno.EINVAL}
 _MULTICAST_OR_LINK_LOCAL: Final = ('ff', 'fe8', 'fe9', 'fea', 'feb')
 
 # The end of one of the first words of the program that works on devices (devicetrack.virt.libvirt.jobs.command), and

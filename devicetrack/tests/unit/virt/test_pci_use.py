@@ -174,6 +174,28 @@ class BlockTestCase(UseTestCase):
         self.host.mount('loop1', '/srv')
         self.assertEqual({OTHER: '/srv is mounted from loop1'}, self.uses())
 
+    def test_devices_that_go_while_they_are_read(self) -> None:
+        self.host.mount('nvme0n1', '/srv')
+        self.host.build('dm-0', [], 'gone')
+        self.host.build('loop0', [])
+        self.put('class/block/loop0/loop/backing_file', '/dev/nvme1n1')
+        self.put('kernel/config/nvmet/subsystems/s/passthru/device_path', '/dev/nvme1')
+        self.put('kernel/config/nvmet/subsystems/s/passthru/enable', '1')
+        real = builtins.open
+
+        def opened(name: str, path: Any, *arguments: Any, **named: Any) -> Any:
+            file = real(path, *arguments, **named)
+            if os.fspath(path).endswith(name):
+                file.close()
+                raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
+            return file
+
+        for name in ('dm/name', 'loop/backing_file', 'passthru/device_path', 'passthru/enable'):
+            with mock.patch.object(builtins, 'open', functools.partial(opened, name)):
+                self.assertEqual('/srv is mounted from nvme0n1', self.uses()[NVME])
+        with mock.patch.object(builtins, 'open', functools.partial(opened, '/stat')):
+            self.assertEqual([], pci_use.Disks(self.host.root).writes(NVME))
+
     def test_devices_that_are_built_in_a_circle(self) -> None:
         self.host.build('dm-0', ['nvme0n1'], 'first')
         self.host.build('dm-1', ['dm-0'], 'second')
