@@ -97,17 +97,13 @@ def migration_types(kind: api.DeviceKind) -> None:
 
 
 def named(kind: api.DeviceKind, addresses: Collection[str]) -> Mapping[str, str | None]:
-    """Ask which devices addresses mean, and which devices are below them.
+    """Ask which devices addresses mean.
 
     :raises WrongAnswer: it is no mapping, or names devices by something else than texts
     """
     found = kind.identify(addresses)
     if not isinstance(found, Mapping) or not set(map(type, found.values())) <= {str, type(None)}:
         raise WrongAnswer(f'{found!r} is no mapping of texts or None')
-    below = kind.below(addresses)
-    if not set(below) <= set(addresses) or any(
-            isinstance(names, str) or not set(map(type, names)) <= {str} for names in below.values()):
-        raise WrongAnswer(f'{below!r} does not have the names of devices by directory')
     return found
 
 

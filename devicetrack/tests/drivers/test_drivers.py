@@ -56,15 +56,6 @@ class LibvirtTestDriverTestCase(contract.Contract):
                            f"<disk type='block'><source dev='{path}'/><target dev='vda'/></disk>"):
                 self.assertEqual({'ns0'}, self.named_by(source))
 
-    def test_a_directory_that_is_shared_with_a_guest_is_a_use_of_all_below_it(self) -> None:
-        assert isinstance(self.world, worlds.LibvirtTestWorld)
-        link, beside = os.path.join(self.temp_dir(), 'link'), self.temp_dir()
-        os.symlink(self.world.files, link)
-        for path, used in ((self.world.files, set(worlds.NAMESPACES)), (link, set(worlds.NAMESPACES)),
-                           (os.path.dirname(self.world.files), set(worlds.NAMESPACES)), (beside, set())):
-            self.assertEqual(used, self.named_by(
-                f"<filesystem type='mount'><source dir='{path}'/><target dir='shared'/></filesystem>"))
-
     def test_a_guest_takes_along_what_plain_maps_say(self) -> None:
         self.start(self.assigned('mdev', self.world.mdev))
         other = str(uuid.uuid4())

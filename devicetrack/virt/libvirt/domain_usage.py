@@ -107,16 +107,11 @@ class DomainUsage:
         for kind in self._kinds.values():
             ours = [one for one in named if one[0] == kind.name]
             means: Mapping[str, str | None] = {}
-            below: Mapping[str, Collection[str]] = {}
             is_known = False
             try:
                 means = installed.identify(kind, {address for *_names, now, later, _surely in ours
                                                   for address in (*now, *later)})
                 is_known = True
-                others = {address for *_names, now, later, surely in ours if not surely
-                          for address in (*now, *later)} - means.keys()
-                if others:
-                    below = installed.below(kind, others)
             except exception.DriverError as error:
                 if kind.name in needed:
                     unknown.append(Unknown(f'{kind.name} devices that domains name', str(error)))
@@ -129,7 +124,6 @@ class DomainUsage:
                         uses.append((kind.name, name, *how))
                     elif surely and is_on is not None and vocabulary.PCI_ADDRESS.fullmatch(address):
                         left_out.add((uuid, address))
-                    uses += [(kind.name, one, *how) for one in below.get(address, ()) if not surely]
         seen = Compact(Use, dict.fromkeys(uses))    # a saved guest often names what its definition names
         if left_out:
             left_out -= set(seen.columns('domain_uuid', 'address'))

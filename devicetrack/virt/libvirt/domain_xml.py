@@ -60,10 +60,9 @@ class Domain(NamedTuple):
     things. ``arguments`` are the arguments that the hypervisor gets unchanged. ``interfaces`` are the names of network
     interfaces of the host that the guest has to itself (macvtap in the mode ``passthrough``).
 
-    Two fields repeat those of ``other_paths`` that a kind may have to follow. ``files`` are the paths of files and
-    device nodes that elements open, without sockets: those in the attributes ``dev``, ``file`` and ``path`` of devices,
-    and all paths in other elements, except those of files that libvirt makes for itself. ``directories`` are those that
-    the guest shares with the host.
+    ``files`` repeats those of ``other_paths`` that a kind may have to follow: the paths of files and device nodes that
+    elements open, without sockets. They are those in the attributes ``dev``, ``file`` and ``path`` of devices, and all
+    paths in other elements, except those of files that libvirt makes for itself.
     """
 
     uuid: str
@@ -73,7 +72,6 @@ class Domain(NamedTuple):
     record_text: str = ''
     other_paths: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
-    directories: tuple[str, ...] = ()
     other_pci_addresses: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
     interfaces: tuple[str, ...] = ()
@@ -123,7 +121,6 @@ def parse(text: str, document: str = 'domain XML') -> Domain:
         tuple([path for _element, _attribute, path in (*outside, *within)]),
         (*(path for _element, _attribute, path in outside if not is_libvirts(path)),
          *(path for element, attribute, path in within if _is_file(element, attribute))),
-        tuple([path for element, attribute, path in within if attribute == 'dir' and element.tag == 'source']),
         tuple(_other_pci_addresses(devices, document)),
         tuple(str(value) for element in root.iterchildren(f'{{{_QEMU}}}*') for inner in element.iter(etree.Element)
               for value in inner.values()),

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 import contextlib
 import errno
 import os
-import pathlib
 import stat
 import uuid
 
@@ -64,10 +63,6 @@ class NamespaceSource(abc.ABC):
 
         :raises CommandFailed, InvalidDocument: as :meth:`read`
         """
-
-    def directories(self) -> Sequence[str]:
-        """Return the directories by which a guest reaches the bytes of all namespaces, if one is shared with it."""
-        return ()
 
     def blank(self, namespaces: Iterable[Namespace]) -> Sequence[Namespace]:
         """Find the namespaces of which the file system tells, without reading a byte, that all bytes are zero.
@@ -214,10 +209,6 @@ class DirectorySource(NamespaceSource):
         with self._entries() as entries:
             return {self.beginning + entry.name: entry.name for entry in entries
                     if entry.is_file(follow_symlinks=False)}
-
-    def directories(self) -> Sequence[str]:
-        path = pathlib.PurePath(os.path.realpath(self._directory))
-        return [str(path), *map(str, path.parents)]
 
     @contextlib.contextmanager
     def _entries(self) -> Iterator[Iterator[os.DirEntry[str]]]:

@@ -9,7 +9,6 @@ import pickle
 import sys
 from typing import Any
 from typing import cast
-from unittest import mock
 import uuid
 
 import fixtures as test_fixtures
@@ -493,12 +492,6 @@ class MistakesTestCase(base.TestCase):
         for wrong in (7, ['a']):
             [unknown] = self.with_guest(self.make('identify', {'/x': wrong})).unknown
             self.says('identify', unknown.reason)
-
-    def test_what_is_below_a_directory(self) -> None:
-        kind = Tape(self.conf, None)  # type: ignore[arg-type]
-        for wrong in (None, {'/x': None}, {'/x': [7]}, {'/x': [['a']]}):
-            with mock.patch.object(Tape, 'below', autospec=True, return_value=wrong):
-                self.says('below', self.assertRaises(exception.DeviceKindFailed, installed.below, kind, ['/x']))
 
     def with_guest(self, driver: libvirt_driver.LibvirtDriver) -> Usage:
         connection = self.node.connect()

@@ -156,11 +156,6 @@ class FilesTestCase(base.TestCase):
         self.assertEqual({'/usr/share/OVMF/OVMF_CODE_4M.ms.fd', '/usr/share/OVMF/OVMF_VARS_4M.ms.fd'},
                          set(domain_xml.parse(domain(before=UEFI)).files))
 
-    def test_directories_that_a_guest_shares_are_apart(self) -> None:
-        shared = "<filesystem type='mount'><source dir='/srv/shared'/><target dir='/mnt'/></filesystem>"
-        found = domain_xml.parse(domain(FILE + shared))
-        self.assertEqual((('/srv/a b>é',), ('/srv/shared',)), (found.files, found.directories))
-
     def test_those_of_a_container(self) -> None:
         device = ("<hostdev mode='capabilities' type='storage'><source><block>/srv/disk</block></source></hostdev>"
                   "<hostdev mode='capabilities' type='misc'><source><char>/srv/terminal</char></source></hostdev>")

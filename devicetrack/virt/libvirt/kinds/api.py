@@ -341,16 +341,6 @@ class DeviceKind(abc.ABC):
                     raise DeviceInUse(self.name, assignment.identifier, str(error.strerror)) from error
                 raise CommandFailed(f'see who uses {path}', str(error.strerror)) from error
 
-    def below(self, addresses: Collection[str]) -> Mapping[str, Collection[str]]:
-        """Find the devices that a guest reaches by a directory, for example one that its definition shares with it.
-
-        The driver asks for those of :meth:`other_addresses` that :meth:`identify` leaves out. The default finds none.
-
-        :returns: identifiers by address; other addresses are left out
-        :raises DriverError: as :meth:`identify`
-        """
-        return {}
-
     def observed(self) -> Stock:
         """List the devices of this kind that the compute service hands out itself, if the options say to look at them.
 

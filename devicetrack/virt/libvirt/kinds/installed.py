@@ -226,19 +226,6 @@ def identify(kind: api.DeviceKind, addresses: Collection[str]) -> Mapping[str, s
         return found
 
 
-def below(kind: api.DeviceKind, addresses: Collection[str]) -> Mapping[str, Collection[str]]:
-    """Ask the kind which devices are below directories.
-
-    :raises DeviceKindFailed: the kind made a mistake
-    :raises DriverError: the devices are unknown
-    """
-    with mistakes(kind, 'below'):
-        found = {address: tuple(names) for address, names in kind.below(addresses).items()}
-        if not {type(name) for names in found.values() for name in names} <= {str}:
-            raise TypeError('a device that it names is no text')
-        return found
-
-
 def evidence(kind: api.DeviceKind, identifiers: Collection[str]) -> Mapping[str, str]:
     """Ask the kind what the host shows of writes to devices, and check that the answers can be kept.
 

@@ -127,15 +127,7 @@ class VPMEM(api.DeviceKind):
         # enter its directory.
         return tuple(dict.fromkeys((
             *(path for path in domain.other_paths if self._source.beginning in path or domain_xml.is_libvirts(path)),
-            *domain.files, *domain.directories, *(path for text in domain.arguments for path in _PATHS.findall(text)))))
-
-    def below(self, addresses: Collection[str]) -> Mapping[str, Collection[str]]:
-        directories = self._source.directories() if self.configured else ()
-        if not directories:
-            return {}
-        above = set(self._paths.files(directories).values())
-        shared = [address for address, file in self._paths.files(addresses).items() if file in above]
-        return dict.fromkeys(shared, tuple(self._source.paths().values())) if shared else {}
+            *domain.files, *(path for text in domain.arguments for path in _PATHS.findall(text)))))
 
     def identify(self, addresses: Iterable[str]) -> Mapping[str, str | None]:
         wanted = list(addresses)
