@@ -321,23 +321,6 @@ class NdctlTestCase(base.TestCase):
         self.assertEqual({}, self.kind.identify([]))
 
 
-class DetailsTextTestCase(base.TestCase):
-
-    def test_it_is_the_text_of_the_object(self) -> None:
-        for name in ('plain', '"\\\n\u2028é'):
-            directory = os.path.join(self.temp_dir(), name)
-            os.mkdir(directory)
-            with open(os.path.join(directory, 'ns'), 'wb') as file:
-                file.truncate(4 * MIB)
-            self.configuration.set('libvirt', pmem_namespaces=['4GB:ns'])
-            self.configuration.set('devicetrack_vpmem', directory=directory)
-            [device] = vpmem.VPMEM(self.conf, connection.Connection()).stock().devices
-            [namespace] = namespaces.DirectorySource(directory).each()
-            expected = vpmem._details(namespace, '4GB')
-            self.assertEqual(details.to_text(expected), device.details)
-            self.assertEqual(expected.migration_type, device.migration_type)
-
-
 class GuestElementTestCase(base.TestCase):
     scenarios = base.table(
         ('a devdax namespace', 130023424, 2 * MIB, True, 126976, 2048),

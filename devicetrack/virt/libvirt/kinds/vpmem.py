@@ -15,13 +15,10 @@ from collections.abc import Sequence
 import contextlib
 import errno
 import functools
-import json
-import operator
 import os
 import re
 import threading
 from typing import Any
-from typing import NamedTuple
 from xml.sax import saxutils
 
 from devicetrack import exception
@@ -32,7 +29,6 @@ from devicetrack.conf import libvirt as options
 from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import VPMEMDetails
-from devicetrack.objects.compact import Compact
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import Missing
@@ -55,8 +51,6 @@ _LABEL_BYTES = 2 << 20
 
 # Paths in the text of an argument.
 _PATHS = re.compile(r'/[^\s,=:"\']*')
-
-_NO_UUID = VPMEMDetails.UNREAD_UUID
 
 
 class VPMEM(api.DeviceKind):
@@ -92,27 +86,21 @@ class VPMEM(api.DeviceKind):
     # -- stock ----------------------------------------------------------------------------------------------------
 
     def stock(self) -> api.Stock:
-        labels, kind, per_numa_node = self.options.labels, self.name, self.options.per_numa_node
-        quoted = json.encoder.encode_basestring_ascii
-        devices: list[tuple[Any, ...]] = []             # the fields of each, as they are kept
-        found = set()
-        # Namespaces are read one by one: a host may have thousands, and the garbage collector would go through all that
-        # are in memory at the same time.
-        for name, itself, path, size_bytes, align_bytes, region, numa_node, _dax, problem in self._source.each():
-            found.add(name)
-            label = labels.get(name)
+        labels, found, devices = self.options.labels, set[str](), list[InventoryDevice]()
+        for namespace in self._source.each():
+            found.add(namespace.name)
+            label, numa_node = labels.get(namespace.name), namespace.numa_node
             if label is not None:
-                common = _common(label, size_bytes, align_bytes)
-                resource_class, migration_type, size_problem, before, between, behind = common
-                provider = vocabulary.numa_provider(numa_node) if per_numa_node and numa_node is not None else ''
-                devices.append((kind, name, provider, resource_class, region, numa_node,
-                                f'{before}{quoted(path)}{between}{quoted(itself or _NO_UUID)}{behind}',
-                                problem or size_problem, True, migration_type, (), ()))
-        devices.sort(key=operator.itemgetter(1))
+                text, migration_type = _described(namespace, label)
+                devices.append(InventoryDevice(
+                    self.name, namespace.name,
+                    vocabulary.numa_provider(numa_node) if self.options.per_numa_node and numa_node is not None else '',
+                    vpmem_options.resource_class(label), namespace.region, numa_node, text, _problem(namespace),
+                    migration_type=migration_type))
         missing = sorted(labels.keys() - found)
         reason = f'this host has no such namespace; it has {", ".join(sorted(found)) or "none"}' if missing else ''
-        return api.Stock(Compact(InventoryDevice, devices), missing=tuple(
-            Missing(DeviceKey(kind, name), vpmem_options.OPTION, reason) for name in missing))
+        return api.Stock(sorted(devices), missing=tuple(
+            Missing(DeviceKey(self.name, name), vpmem_options.OPTION, reason) for name in missing))
 
     def node(self, device: InventoryDevice) -> str | None:
         return details.peek(device.details).devpath or None
@@ -182,7 +170,7 @@ class VPMEM(api.DeviceKind):
         except OSError as error:
             raise exception.RealizeFailed(*assignment.key,
                                           f'it is unknown whether it is being wiped: {error.strerror}') from error
-        return Realized(assignment.key, details.to_text(_details(namespace, assignment.details.label)))
+        return Realized(assignment.key, _described(namespace, assignment.details.label)[0])
 
     def unclaim(self, assignment: DeviceAssignment, lock_fd: int) -> None:
         namespace = self._wipeable(assignment)
@@ -320,15 +308,12 @@ def guest_element(namespace: ndctl.Namespace) -> str:
 
 def _problem(namespace: ndctl.Namespace) -> str | None:
     """Return why no guest can have a namespace, or None."""
-    return namespace.problem or _size_problem(namespace.size_bytes, namespace.align_bytes)
-
-
-def _size_problem(size_bytes: int, align_bytes: int) -> str | None:
     # QEMU rounds the size without the labels down to the alignment. It refuses to start if nothing is left.
+    size_bytes, align_bytes = namespace.size_bytes, namespace.align_bytes
     least = max(align_bytes, _UNIT_BYTES) + max(align_bytes, _LABEL_BYTES)
-    if _guest_bytes(size_bytes, align_bytes) < least:
+    if namespace.problem is None and _guest_bytes(size_bytes, align_bytes) < least:
         return f'it has {size_bytes} bytes, and a guest needs at least {least}'
-    return None
+    return namespace.problem
 
 
 def _guest_bytes(size_bytes: int, align_bytes: int) -> int:
@@ -337,27 +322,10 @@ def _guest_bytes(size_bytes: int, align_bytes: int) -> int:
     return size_bytes // unit * unit
 
 
-def _details(namespace: ndctl.Namespace, label: str) -> VPMEMDetails:
-    return VPMEMDetails(namespace_uuid=namespace.uuid or _NO_UUID, label=label, devpath=namespace.path,
-                        size_bytes=namespace.size_bytes, align_bytes=namespace.align_bytes)
-
-
-class _Common(NamedTuple):
-    """The facts that all namespaces with the same label and size share: a host has thousands in a few sizes."""
-
-    resource_class: str
-    migration_type: str
-    size_problem: str | None
-    # The parts of their stored details before, between and after the path and the UUID.
-    before: str
-    between: str
-    behind: str
-
-
-@functools.lru_cache(maxsize=64)
-def _common(label: str, size_bytes: int, align_bytes: int) -> _Common:
-    one = VPMEMDetails(namespace_uuid=_NO_UUID, label=label, devpath='', size_bytes=size_bytes, align_bytes=align_bytes)
-    before, path, rest = details.to_text(one).partition('"devpath":')
-    between, of_uuid, behind = rest.removeprefix('""').partition('"namespace_uuid":')
-    return _Common(vpmem_options.resource_class(label), one.migration_type, _size_problem(size_bytes, align_bytes),
-                   before + path, between + of_uuid, behind.removeprefix(f'"{_NO_UUID}"'))
+# Every audit needs the text for every namespace, and the text stays the same.
+@functools.lru_cache(maxsize=1 << 13)
+def _described(namespace: ndctl.Namespace, label: str) -> tuple[str, str]:
+    """Return the details of a namespace as text, and its migration type."""
+    found = VPMEMDetails(namespace_uuid=namespace.uuid or VPMEMDetails.UNREAD_UUID, label=label, devpath=namespace.path,
+                         size_bytes=namespace.size_bytes, align_bytes=namespace.align_bytes)
+    return details.to_text(found), found.migration_type
