@@ -6,6 +6,11 @@ The kernel accepts nearly all commands only from a process with CAP_SYS_ADMIN. T
 A command goes to the controller of one PCI function, whose disks nobody uses. While the controller erases the disks,
 nobody else can open them, not even the kernel's file systems (O_EXCL, open(2)). The kernel keeps them open until a
 command has ended, even when the process is killed meanwhile.
+
+Each query and command raises OSError if the function has no controller now, if the controller or the kernel refuses it,
+or if there is no privileged daemon. A command that changes disks gets the name and the bytes of each disk of the
+function, ``disks``: all of them. It raises EBUSY if somebody uses the function or a disk of it, or if the function has
+other disks now.
 """
 
 from __future__ import annotations
@@ -87,11 +92,7 @@ def _opened(sysfs: str, address: str) -> Iterator[int]:
 
 @privileged.entry(of_sysfs=True, made=lambda fields: nvme_admin.Controller(*fields))
 def read_controller(sysfs: str, address: str) -> nvme_admin.Controller:
-    """Ask the controller of a PCI function what it can do.
-
-    :raises OSError: it has no controller now, the controller or the kernel refuses the command, or there is no
-        privileged daemon
-    """
+    """Ask the controller of a PCI function what it can do."""
     with _opened(sysfs, address) as fd:
         controller = nvme_admin.identify_controller(fd)
         return controller._replace(others=_others(fd, controller))
@@ -130,8 +131,6 @@ def read_namespaces(sysfs: str, address: str) -> Mapping[int, nvme_admin.NVMeNam
     """Ask the controller of a PCI function for its namespaces, by their identifiers.
 
     The answer has the namespaces that are attached to it and, if it manages namespaces, all others of its subsystem.
-
-    :raises OSError: as :func:`read_controller`
     """
     with _opened(sysfs, address) as fd:
         found = {nsid: nvme_admin.identify_namespace(fd, nsid) for nsid in nvme_admin.namespaces(fd, nvme_admin.ACTIVE)}
@@ -145,10 +144,7 @@ def read_namespaces(sysfs: str, address: str) -> Mapping[int, nvme_admin.NVMeNam
 @privileged.entry(of_sysfs=True, made=lambda fields: NVMeSubsystem(
     {vf: nvme_admin.Secondary(*one) for vf, one in fields[0].items()}, *fields[1:]))
 def read_subsystem(sysfs: str, address: str) -> NVMeSubsystem:
-    """Ask the controller of a physical function for its secondary controllers, and for all namespaces.
-
-    :raises OSError: as :func:`read_controller`
-    """
+    """Ask the controller of a physical function for its secondary controllers, and for all namespaces."""
     with _opened(sysfs, address) as fd:
         everything = nvme_admin.namespaces(fd, nvme_admin.ALLOCATED)
         return NVMeSubsystem(
@@ -166,7 +162,7 @@ def bring_online(sysfs: str, address: str) -> None:
 
     :param address: the address of the virtual function
     :raises OSError: EBUSY: a guest has it; ENOSPC: there are not enough queues or interrupts; EIO: the controller is
-        still offline afterwards; else as :func:`read_controller`
+        still offline afterwards
     """
     physfn, number = pci_privileged.vf_of(sysfs, address)
     with _opened(sysfs, os.path.basename(physfn)) as fd:
@@ -271,11 +267,9 @@ def format_namespace(sysfs: str, address: str, disks: Sequence[tuple[str, int]],
     daemon waits for the controller and keeps the disks open until then, even if the service ends: other processes can
     see that the disks are open. The daemon keeps one of its threads free of formats.
 
-    :param disks: the name and the bytes of each disk of the function; all of them
     :param erase: :data:`.nvme_admin.USER_DATA` or :data:`.nvme_admin.CRYPTOGRAPHIC`
-    :raises OSError: EBUSY: somebody uses the function or a disk of it, or it has other disks now; EINVAL: the format
-        would reach namespaces of others; EUSERS: the daemon has no thread for it before another format ends; else as
-        :func:`read_controller`
+    :raises OSError: EINVAL: the format would reach namespaces of others; EUSERS: the daemon has no thread for it before
+        another format ends
     """
     if not root.has_rights(sysfs):
         format_in_daemon(sysfs, address, disks, nsid, wanted, erase, timeout_s)
@@ -320,12 +314,7 @@ def format_here(sysfs: str, address: str, disks: Sequence[tuple[str, int]], nsid
 
 @privileged.in_sysfs
 def attach(sysfs: str, address: str, disks: Sequence[tuple[str, int]], nsid: int, is_to_be: bool) -> None:
-    """Attach a namespace to the controller of a PCI function, or detach it from that controller.
-
-    :param disks: as for :func:`format_namespace`
-    :raises OSError: EBUSY: somebody uses the function or a disk of it, or it has other disks now; else as
-        :func:`read_controller`
-    """
+    """Attach a namespace to the controller of a PCI function, or detach it from that controller."""
     check_namespace(nsid)
     if type(is_to_be) is not bool:
         raise OSError(errno.EINVAL, 'neither to attach nor to detach')
@@ -338,9 +327,7 @@ def attach(sysfs: str, address: str, disks: Sequence[tuple[str, int]], nsid: int
 def delete_namespace(sysfs: str, address: str, disks: Sequence[tuple[str, int]], nsid: int) -> None:
     """Delete a namespace of the controller of a PCI function, and all its data.
 
-    :param disks: as for :func:`format_namespace`
-    :raises OSError: EBUSY: somebody uses the function or a disk of it, or other controllers of its NVM subsystem may
-        have made the namespace; else as :func:`read_controller`
+    :raises OSError: EBUSY: also if other controllers of its NVM subsystem may have made the namespace
     """
     check_namespace(nsid)
     with to_erase(sysfs, address, disks) as (fd, _disks):
@@ -362,13 +349,11 @@ def create_namespace(sysfs: str, address: str, disks: Sequence[tuple[str, int]],
                      wanted: Sequence[Any], shared: bool) -> None:
     """Make a namespace of the controller of a PCI function. The new namespace is attached to no controller.
 
-    :param disks: as for :func:`format_namespace`
     :param nsid: the identifier that it must get. The controller chooses the identifier; if it chooses another one, the
         namespace is deleted again
     :param blocks: its size, in blocks of the format ``wanted``
     :param shared: whether it may be attached to several controllers
-    :raises OSError: EBUSY: somebody uses the function or a disk of it; EEXIST: there is such a namespace; EIO: the
-        controller refused, or chose another identifier; else as :func:`read_controller`
+    :raises OSError: EEXIST: there is such a namespace; EIO: the controller refused, or chose another identifier
     """
     check_namespace(nsid)
     form = _check_form(wanted)
@@ -399,10 +384,8 @@ def check_namespace(nsid: int) -> None:
 def start_sanitize(sysfs: str, address: str, disks: Sequence[tuple[str, int]], action: int) -> None:
     """Have the controller of a PCI function begin to sanitize its NVM subsystem. The controller then goes on by itself.
 
-    :param disks: as for :func:`format_namespace`
     :param action: :data:`.nvme_admin.BLOCK_ERASE`, :data:`.nvme_admin.OVERWRITE` or :data:`.nvme_admin.CRYPTO_ERASE`
-    :raises OSError: EBUSY: somebody uses the function or a disk of it, or it has other disks now; EINVAL: the operation
-        would erase data of others; else as :func:`read_controller`
+    :raises OSError: EINVAL: the operation would erase data of others
     """
     if action not in (nvme_admin.BLOCK_ERASE, nvme_admin.OVERWRITE, nvme_admin.CRYPTO_ERASE):
         raise OSError(errno.EINVAL, 'not a sanitize action')
@@ -417,9 +400,6 @@ def start_sanitize(sysfs: str, address: str, disks: Sequence[tuple[str, int]], a
 
 @privileged.entry(of_sysfs=True, made=lambda fields: nvme_admin.SanitizeStatus(*fields))
 def sanitize_status(sysfs: str, address: str) -> nvme_admin.SanitizeStatus:
-    """Ask the controller of a PCI function for the state of its last sanitize operation.
-
-    :raises OSError: as :func:`read_controller`
-    """
+    """Ask the controller of a PCI function for the state of its last sanitize operation."""
     with _opened(sysfs, address) as fd:
         return nvme_admin.sanitize_status(fd)

@@ -4,6 +4,9 @@ A kind may come from another project. An error in its code costs the kind its an
 which it depends whether a device has one owner, and whether it is clean, are checked, and so are the types of values
 that would stop the whole host. The rest of what a kind must answer is checked by the contract's tests, which its author
 runs (:mod:`devicetrack.testing.kinds`).
+
+The functions that ask a kind raise DeviceKindFailed if its code fails or its answer cannot be right. A DriverError of
+the kind passes through.
 """
 
 from __future__ import annotations
@@ -128,11 +131,7 @@ def mistakes(kind: api.DeviceKind, method: str, tell: bool = True) -> Iterator[N
 
 
 def call(kind: api.DeviceKind, method: str, *arguments: Any) -> Any:
-    """Call a method of the kind, and return its answer as it is.
-
-    :raises DeviceKindFailed: the kind made a mistake; the caller logs it
-    :raises DriverError: as the method
-    """
+    """Call a method of the kind, and return its answer as it is. The caller logs a mistake of the kind."""
     with mistakes(kind, method, tell=False):
         return getattr(kind, method)(*arguments)
 
@@ -159,7 +158,6 @@ def stock(kind: api.DeviceKind) -> api.Stock:
     :raises DeviceKindFailed: the kind made a mistake, so its stock is unknown. That includes two devices of one name,
         devices of another kind or of an unknown class, values of wrong types, and tokens that would give a device two
         owners
-    :raises DriverError: the stock cannot be read
     """
     with mistakes(kind, 'stock', tell=False):
         found = kind.stock() if kind.configured else api.Stock()
@@ -192,11 +190,7 @@ def stock(kind: api.DeviceKind) -> api.Stock:
 
 
 def observed(kind: api.DeviceKind) -> api.Stock:
-    """Ask the kind for the devices that the service hands out itself.
-
-    :raises DeviceKindFailed: the kind made a mistake
-    :raises DriverError: the host cannot be read
-    """
+    """Ask the kind for the devices that the service hands out itself."""
     with mistakes(kind, 'observed', tell=False):
         found = kind.observed()
         _check_types(Compact(InventoryDevice, found.devices), InventoryDevice)
@@ -214,11 +208,7 @@ def possible_parents(kind: api.DeviceKind) -> Collection[str]:
 
 
 def identify(kind: api.DeviceKind, addresses: Collection[str]) -> Mapping[str, str | None]:
-    """Ask the kind which devices addresses mean.
-
-    :raises DeviceKindFailed: the kind made a mistake
-    :raises DriverError: the devices are unknown
-    """
+    """Ask the kind which devices addresses mean."""
     with mistakes(kind, 'identify'):
         found = dict(kind.identify(addresses))
         if not {*map(type, found.values())} <= {str, type(None)}:
@@ -227,11 +217,7 @@ def identify(kind: api.DeviceKind, addresses: Collection[str]) -> Mapping[str, s
 
 
 def evidence(kind: api.DeviceKind, identifiers: Collection[str]) -> Mapping[str, str]:
-    """Ask the kind what the host shows of writes to devices, and check that the answers can be kept.
-
-    :raises DeviceKindFailed: the kind made a mistake
-    :raises DriverError: as :meth:`.api.DeviceKind.evidence`
-    """
+    """Ask the kind what the host shows of writes to devices, and check that the answers can be kept."""
     with mistakes(kind, 'evidence'):
         found = kind.evidence(identifiers)
         _some_of(list(found), identifiers)
@@ -242,10 +228,7 @@ def evidence(kind: api.DeviceKind, identifiers: Collection[str]) -> Mapping[str,
 
 
 def is_written(kind: api.DeviceKind, before: str, now: str) -> bool:
-    """Ask the kind whether a device was written to. Any answer but False says so.
-
-    :raises DeviceKindFailed: the kind made a mistake
-    """
+    """Ask the kind whether a device was written to. Any answer but False says so."""
     with mistakes(kind, 'is_written'):
         return kind.is_written(before, now) is not False
 
@@ -254,7 +237,6 @@ def realize(kind: api.DeviceKind, assignment: DeviceAssignment) -> Realized:
     """Let the kind make a device ready, and check the answer.
 
     :raises DeviceKindFailed: the kind made a mistake, and perhaps the device is half made
-    :raises DriverError: as :meth:`.api.DeviceKind.realize`
     """
     with mistakes(kind, 'realize'):
         made = kind.realize(assignment)
@@ -272,7 +254,6 @@ def ask(kind: api.DeviceKind, method: str, *arguments: Any) -> None:
     """Call a method of the kind that says by errors alone what it found, and check that it answers nothing.
 
     :raises DeviceKindFailed: the kind made a mistake, and perhaps a device that it should take back is not clean
-    :raises DriverError: as the method
     """
     with mistakes(kind, method):
         found = getattr(kind, method)(*arguments)
@@ -281,11 +262,7 @@ def ask(kind: api.DeviceKind, method: str, *arguments: Any) -> None:
 
 
 def some_of(kind: api.DeviceKind, method: str, asked: Collection[str], *arguments: Any) -> Collection[str]:
-    """Ask the kind by one of its methods which of some devices are of a sort, and check that these are some of them.
-
-    :raises DeviceKindFailed: the kind made a mistake
-    :raises DriverError: as the method
-    """
+    """Ask the kind by one of its methods which of some devices are of a sort, and check that these are some of them."""
     with mistakes(kind, method):
         return _some_of(getattr(kind, method)(*arguments), asked)
 

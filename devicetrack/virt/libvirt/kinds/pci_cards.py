@@ -59,7 +59,7 @@ class Evidence(NamedTuple):
 class Cards(NamedTuple):
     """The serial numbers of cards and the names of their NVM subsystems, by the addresses of their physical functions.
 
-    A serial number is '' if the card has none, and None if it cannot be read now. ``subsystems`` has the known names.
+    Serial numbers are as in :class:`Evidence`. ``subsystems`` has the known names.
     """
 
     serials: Mapping[str, str | None]

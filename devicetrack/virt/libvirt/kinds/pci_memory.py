@@ -6,18 +6,9 @@ boot has. That inode number lasts until the function leaves the bus, for example
 serial number that was read earlier in this boot from the same directory belongs to the same function. After a boot no
 serial number is remembered.
 
-The file also remembers, for one boot, the new addresses of functions that have moved: commands look them up here.
-
-The file also keeps, across boots, which functions devicetrack gave to guests. An operator may remove an option while a
-guest has a function by it, and guests may have other functions, which devicetrack ignores. This record tells the two
-apart.
-
-For rows of disks, the file keeps across boots where the disks that are like theirs were (:mod:`.pci_cards`). A row is
-in doubt as long as nobody has found these disks in the same places in this boot. The file keeps these rows until they
-have ended: a store that does not show one for a while ends no doubt.
-
-For functions that the service hands out itself (:mod:`.pci_of_service`), which have no rows, the file keeps across
-boots which function each of them was when the service got it.
+The file also keeps facts that no row has, or that a store does not show for a while (:class:`Known`). Which functions
+guests got from devicetrack is one of them: an operator may remove an option while a guest has a function by it, and
+guests may have other functions, which devicetrack ignores.
 """
 
 from __future__ import annotations
@@ -54,8 +45,8 @@ class Known(NamedTuple):
     ``given`` has, by name, the boots in which functions were given to guests and not taken back. ``alike`` has, by the
     name of a row, the last boot in which its disk was certainly in its place, and the text of
     :class:`.pci_cards.Alike` from then. ``rows`` has the details of these rows until they have ended, also of those
-    that no store shows now. ``lent`` has, by name, the details of functions that the service hands out, and whether it
-    has given them to no guest since.
+    that no store shows now. ``lent`` has, by name, the details of functions that the service hands out itself
+    (:mod:`.pci_of_service`), from when it got them, and whether it has given them to no guest since.
     """
 
     boot_id: str
