@@ -29,26 +29,22 @@ class Topology:
 
     def __init__(self, root: str) -> None:
         self._root = root
-        self._known: Sockets | None = None
         self._told: str | None = None
 
     def sockets(self) -> Sockets:
         """Return pairs of a node and its socket; no pairs when the socket of any node is unknown.
 
-        A node without processors has no socket, and is left out. The answer is read once and kept, because it does not
-        change while the host runs. If a node spans several sockets, all are unknown, because then a device's node does
-        not tell its socket.
+        A node without processors has no socket, and is left out. If a node spans several sockets, all are unknown,
+        because then a device's node does not tell its socket.
         """
-        if self._known is None:
-            try:
-                self._known = tuple(sorted(self._read().items()))
-            except (OSError, ValueError) as error:
-                if str(error) != self._told:    # warn once, and not in each audit
-                    self._told = str(error)
-                    LOG.warning('The processor sockets of this host are unknown, so no request with the NUMA policy '
-                                '"socket" gets a device of another node: %s', error)
-                return ()
-        return self._known
+        try:
+            return tuple(sorted(self._read().items()))
+        except (OSError, ValueError) as error:
+            if str(error) != self._told:        # warn once, and not in each audit
+                self._told = str(error)
+                LOG.warning('The processor sockets of this host are unknown, so no request with the NUMA policy '
+                            '"socket" gets a device of another node: %s', error)
+            return ()
 
     def _read(self) -> dict[int, int]:
         """:raises OSError, ValueError: the socket of a node cannot be read, or there are several"""

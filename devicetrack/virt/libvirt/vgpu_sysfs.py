@@ -69,7 +69,7 @@ class VGPUs(pci_sysfs.Tree):
 
         :raises DriverError: they cannot be listed, or it cannot be read to which card one belongs
         """
-        found = (self._vgpu(name) for name in self.addresses() if self._may_have(name))
+        found = map(self._vgpu, self.addresses())
         return [function for function in found if function is not None]
 
     def vgpu(self, address: str) -> VGPUFunction | None:
@@ -155,12 +155,6 @@ class VGPUs(pci_sysfs.Tree):
             return False
         return True
 
-    def _may_have(self, address: str) -> bool:
-        try:
-            return self._has(address)
-        except exception.CommandFailed:
-            return True                         # it cannot be read, and has a problem
-
     def _may_be_nvidias(self, address: str) -> bool:
         try:
             return kernel_files.text(self._devices, address, 'vendor') == _NVIDIA
@@ -168,21 +162,19 @@ class VGPUs(pci_sysfs.Tree):
             return True
 
     def _vgpu(self, address: str) -> VGPUFunction | None:
-        parent = self.card(address)
-        if parent is None:
-            return None
         current, types, problem = NO_TYPE, dict[str, str](), None
         try:
             current = _type(kernel_files.text(self._devices, address, _CURRENT), address)
             types = _types(kernel_files.text(self._devices, address, _CREATABLE), address)
-        except FileNotFoundError:
-            return None                         # it went away just now
+        except (FileNotFoundError, NotADirectoryError):
+            return None                         # it has no such files, or went away just now
         except OSError as error:
             problem = f'its vGPU types cannot be read: {error.strerror}'
         except exception.InvalidDocument as error:
             problem = str(error)
+        parent = self.card(address)
         numa_node = kernel_files.number(self._devices, address, 'numa_node')
-        return VGPUFunction(address, parent, numa_node, current, types, problem)
+        return None if parent is None else VGPUFunction(address, parent, numa_node, current, types, problem)
 
     def _path(self, address: str, name: str) -> str:
         return os.path.join(self._devices, address, name)
