@@ -19,7 +19,6 @@ from devicetrack.testing.kinds import answers
 from devicetrack.testing.kinds import base
 from devicetrack.testing.kinds import watch
 from devicetrack.virt import device_kinds
-from devicetrack.virt.libvirt.kinds import api
 from devicetrack.virt.libvirt.kinds import installed
 
 # A device vanishes at about so many of the moments at which the kind looks at the host: each time on a host of its own.
@@ -145,8 +144,6 @@ class StockContract(base.KindTestCase):
             self.fail(f'nobody knows which device it is, and DeviceGone says that it is certainly not the one: {error}')
 
     def test_preparing_the_host_takes_nothing_from_anybody(self) -> None:
-        if type(self.kind).prepare is not api.DeviceKind.prepare:
-            self.assertTrue(self.kind.prepares, 'nobody calls its prepare, because its prepares is False')
         self.prepare({}, True)
         wanted = self.realized()
         if self.kind.keeps_bytes:

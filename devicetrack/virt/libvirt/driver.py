@@ -179,7 +179,8 @@ class LibvirtDriver(guests.Guests):
     # -- views -------------------------------------------------------------------------------------------------
 
     def prepared_kinds(self) -> frozenset[str]:
-        return frozenset(name for name, kind in self._kinds.items() if kind.prepares and kind.configured)
+        return frozenset(name for name, kind in self._kinds.items()
+                         if type(kind).prepare is not api.DeviceKind.prepare and kind.configured)
 
     def prepare(self, records: Sequence[Record]) -> None:
         for name in sorted(self.prepared_kinds()):

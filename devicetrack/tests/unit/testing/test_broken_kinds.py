@@ -303,9 +303,8 @@ def broken(scratch: Any) -> dict[str, tuple[dict[str, Any], tuple[str, ...]]]:
                                        ('another_kind_that_offers',)),
         'a provider that no placement takes': ({'stock': stock_with(provider='a/\n' * 100)}, ('has_the_devices',)),
         'a parent that no command takes': ({'stock': stock_with(parent='a/b')}, ('has_the_devices',)),
-        'a preparation that fails': ({'prepares': True, 'prepare': failing}, ('preparing',)),
-        'a preparation that clears': ({'prepares': True, 'prepare': clearing}, ('preparing',)),
-        'a preparation that nobody calls': ({'prepare': lambda self, recorded, locked: None}, ('preparing',)),
+        'a preparation that fails': ({'prepare': failing}, ('preparing',)),
+        'a preparation that clears': ({'prepare': clearing}, ('preparing',)),
         'numbers for names': ({'stock': numbered}, ('keeps_its_identifier',)),
         'identity by the boot': ({'stock': by_boot}, ('same_after_a_boot',)),
         'identity by the name alone': ({'stock': stock_with(details=text(scratch.ScratchDetails(

@@ -304,7 +304,7 @@ class PrepareTestCase(base.TestCase):
                 raise errors.pop()
 
         without = {'migration_types': lambda _kind: ()}
-        broken = type('Broken', (Tape,), {'said': (device(),), 'prepares': True, 'prepare': prepare, **without})
+        broken = type('Broken', (Tape,), {'said': (device(),), 'prepare': prepare, **without})
         driver = libvirt_driver.LibvirtDriver('host', self.conf, self.state_path,
                                               [broken, type('Good', (Other,), without)],
                                               lambda: libvirt.open('test:///default'))

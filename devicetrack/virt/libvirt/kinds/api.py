@@ -105,9 +105,6 @@ class DeviceKind(abc.ABC):
     """How definitions name its devices. Without a form their addresses count in every boot, and the driver cannot
     replace the devices of this kind in a definition."""
 
-    prepares: ClassVar[bool] = False
-    """Whether :meth:`prepare` does anything."""
-
     state_path: str
     boot_id: Callable[[], str]
 
@@ -216,7 +213,7 @@ class DeviceKind(abc.ABC):
     def prepare(self, recorded: Mapping[str, str], locked: Locked) -> None:
         """Set the host up as the options say, before its devices are read. The default does nothing.
 
-        The manager calls it at its start and in every audit, if :attr:`prepares` is True and the kind is configured.
+        The manager calls it at its start and in every audit, if the kind implements it and is configured.
         Commands read the stock without it. It may take long, but every step of it has a deadline.
 
         It never takes a device from an owner. It may make a device again that a row names and that the host certainly

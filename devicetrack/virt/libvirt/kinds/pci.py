@@ -92,7 +92,6 @@ class PCI(api.DeviceKind):
     """The device kind ``pci``."""
 
     name = 'pci'
-    prepares = True
     keeps_bytes = True          # some do; for a function that keeps none, the policy in the options is the proof
     form = guest_xml.PCI
 
