@@ -140,9 +140,8 @@ class Mdev(typed_kind.TypedKind):
             for device in strangers.get(capacity.parent, ())}
         taking |= {capacity.parent: capacity.taken_by for capacity in capacities
                    if capacity.taken_by and capacity.parent not in strangers}
-        self._warn_of_types_that_nothing_makes(parents, {capacity.device_type for capacity in capacities}
-                                               | counts.keys())
-        self._warn_of_addresses_without_parents(parents)
+        self.warn(self._types_that_nothing_makes(parents, {capacity.device_type for capacity in capacities}
+                                                 | counts.keys()) | self._addresses_without_parents(parents))
         return api.Stock(tuple(sorted(devices)), tuple(capacities), faults=tuple(
             Fault(DeviceKey(self.name, name), type_options.MDEV_ENABLED, problem)
             for name, problem in sorted({**taking, **silences, **parents.problems, **{
@@ -177,41 +176,28 @@ class Mdev(typed_kind.TypedKind):
                 if parent.pci and parent.address and self.options.types_of(*mdev_devices.names(parent))
                 and (silence := functions.silence(parent.address)) is not None}
 
-    def _warn_of_types_that_nothing_makes(self, parents: mdev_devices.Parents, there: Container[str]) -> None:
-        """Warn about such types, and again only when they change: every audit reads the stock.
+    def _types_that_nothing_makes(self, parents: mdev_devices.Parents, there: Container[str]) -> dict[object, str]:
+        """Return warnings. The option may be wrong, or a card's driver may make its types later."""
+        types = [made for parent in parents for made in parent.types]
+        makes = ', '.join(sorted({made.id for made in types})) or 'nothing'
+        why_not = {made.id: _NOT_MADE[made.device_api] for made in types if made.device_api in _NOT_MADE}
+        return {name: f'{type_options.MDEV_ENABLED} = {name}: ' + (
+            why_not[name] if name in why_not else 'no parent '
+            + (f'that [{options.mdev_group(name)}] device_addresses names' if one.addresses else 'of this host')
+            + f' makes it; those of this host make {makes}')
+                for name, one in self.options.types.items() if name not in there}
 
-        The option may be wrong, or a card's driver may make its types later.
-        """
-        idle = {name for name in self.options.types if name not in there}
-        for name in sorted(idle - self._idle):
-            why = next((_NOT_MADE[made.device_api] for parent in parents for made in parent.types
-                        if made.id == name and made.device_api in _NOT_MADE), None)
-            if why is not None:
-                LOG.warning('%s = %s: %s', type_options.MDEV_ENABLED, name, why)
-                continue
-            named = bool(self.options.types[name].addresses)
-            made = sorted({made.id for parent in parents for made in parent.types})
-            LOG.warning('%s = %s: no parent %s makes it; those of this host make %s', type_options.MDEV_ENABLED, name,
-                        f'that [{options.mdev_group(name)}] device_addresses names' if named else 'of this host',
-                        ', '.join(made) or 'nothing')
-        self._idle = idle
-
-    def _warn_of_addresses_without_parents(self, parents: mdev_devices.Parents) -> None:
-        """Warn about such addresses, and again only when they change: a card may come later."""
-        wanted = {(address, name) for name, one in self.options.types.items()
-                  for address in one.addresses}
-        if not wanted:
-            self.warn_of_addresses(set())
-            return
+    def _addresses_without_parents(self, parents: mdev_devices.Parents) -> dict[object, str]:
+        """Return warnings. A card may come later."""
         kernel = self.devices.kernel
         there = sorted({*parents, *(parents.of(nodedev_xml.ROOT_DEVICE, address) for address in kernel.parents())},
                        key=lambda parent: parent.name)
         known = {name for parent in there for name in mdev_devices.names(parent)}
         names = [parent.address if parent.pci and parent.address else parent.name for parent in there]
         has = ', '.join(names[:_IN_A_WARNING] + ['…'] * (len(names) > _IN_A_WARNING)) or 'none'
-        found = {f'[{options.mdev_group(name)}] device_addresses = {address}: this host has no such parent of mediated '
-                 f'devices; it has {has}' for address, name in wanted if address not in known}
-        self.warn_of_addresses(found)
+        return {(name, address): f'[{options.mdev_group(name)}] device_addresses = {address}: this host has no such '
+                f'parent of mediated devices; it has {has}'
+                for name, one in self.options.types.items() for address in one.addresses.difference(known)}
 
     def _inventory_device(self, device: Device, mdev_type: type_options.TypeOptions, parents: mdev_devices.Parents,
                           waiting: _Waiting, silences: Mapping[str, str]) -> InventoryDevice:

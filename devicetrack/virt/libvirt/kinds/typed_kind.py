@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
 from oslo_config import cfg
@@ -32,8 +33,7 @@ class TypedKind(api.DeviceKind):
         self.options = read(conf)
         self._attributes = attributes.paths(conf)
         self._serials = pci_cards.ParentSerials()
-        self._idle: set[str] = set()            # types with a warning that nothing makes or has them
-        self._warned: set[str] = set()          # warnings about addresses at which nothing is
+        self._warned: set[object] = set()
 
     @property
     def configured(self) -> bool:
@@ -49,8 +49,11 @@ class TypedKind(api.DeviceKind):
     def live_migration_obstacle(self) -> str | None:
         return vfio_migration.obstacle(self.hypervisor.versions())
 
-    def warn_of_addresses(self, found: set[str]) -> None:
-        """Log warnings about addresses in the options, and again only when they change: every audit finds them."""
-        for text in sorted(found - self._warned):
+    def warn(self, found: Mapping[object, str]) -> None:
+        """Log what is wrong with the options on this host, once as long as it lasts: every audit finds it.
+
+        :param found: texts by the types, or by the types and addresses, that options name
+        """
+        for text in sorted(text for about, text in found.items() if about not in self._warned):
             LOG.warning('%s', text)
-        self._warned = found
+        self._warned = set(found)

@@ -19,7 +19,6 @@ from typing import Any
 from typing import Final
 
 from devicetrack import exception
-from devicetrack import log
 from devicetrack import vocabulary
 from devicetrack.conf import libvirt as options
 from devicetrack.objects import details
@@ -38,9 +37,6 @@ from devicetrack.virt.libvirt.kinds import busy
 from devicetrack.virt.libvirt.kinds import type_options
 from devicetrack.virt.libvirt.kinds import typed_kind
 from devicetrack.virt.libvirt.vgpu_sysfs import VGPUFunction
-
-LOG = log.logger(__name__)
-
 
 _DRIVER: Final = 'nvidia'
 
@@ -85,8 +81,8 @@ class VF(typed_kind.TypedKind):
                     for function in siblings])
                 devices += found
                 there.update(details.from_text(device.details).type for device in found)
-        self._warn_of_types_that_nothing_has(functions, there)
-        self._warn_of_addresses_without_functions({function.parent for function in functions})
+        self.warn(self._types_that_nothing_has(functions, there)
+                  | self._addresses_without_functions({function.parent for function in functions}))
         return api.Stock(tuple(devices))
 
     def _devices(self, parent: str, types: Sequence[type_options.TypeOptions],
@@ -124,27 +120,19 @@ class VF(typed_kind.TypedKind):
             type=vgpu_type, parent=nodedev_xml.pci_name(parent), parent_address=parent, device_api='vfio-pci',
             origin=origin, parent_serial=self._serials.of(self.tree, parent)))
 
-    def _warn_of_types_that_nothing_has(self, functions: Sequence[VGPUFunction], there: Collection[str]) -> None:
-        """Warn about such types, and again only when they change: every audit reads the stock.
+    def _types_that_nothing_has(self, functions: Sequence[VGPUFunction], there: Collection[str]) -> dict[object, str]:
+        """Return warnings. The option may be wrong, or the virtual functions of a card may be enabled later."""
+        made = ', '.join(sorted({f'{number} ({name})' for function in functions
+                                 for number, name in function.creatable.items()})) or 'nothing'
+        return {name: f'{type_options.VF_ENABLED} = {name}: no virtual function '
+                + (f'of a parent in [{options.vf_group(name)}] device_addresses' if one.addresses else 'of this host')
+                + f' has this type or can get it; those of this host can get {made}'
+                for name, one in self.options.types.items() if name not in there}
 
-        The option may be wrong, or the virtual functions of a card may be enabled later.
-        """
-        idle = {vgpu_type for vgpu_type in self.options.types if vgpu_type not in there}
-        for vgpu_type in sorted(idle - self._idle):
-            named = bool(self.options.types[vgpu_type].addresses)
-            made = sorted({f'{number} ({name})' for function in functions
-                           for number, name in function.creatable.items()})
-            LOG.warning('%s = %s: no virtual function %s has this type or can get it; those of this host can get %s',
-                        type_options.VF_ENABLED, vgpu_type,
-                        f'of a parent in [{options.vf_group(vgpu_type)}] device_addresses' if named
-                        else 'of this host', ', '.join(made) or 'nothing')
-        self._idle = idle
-
-    def _warn_of_addresses_without_functions(self, parents: Collection[str]) -> None:
-        """Warn about such addresses, and again only when they change."""
-        found = {f'[{options.vf_group(vgpu_type.id)}] device_addresses = {address}: {self.tree.why_no_parent(address)}'
-                 for vgpu_type in self.options.types.values() for address in vgpu_type.addresses.difference(parents)}
-        self.warn_of_addresses(found)
+    def _addresses_without_functions(self, parents: Collection[str]) -> dict[object, str]:
+        return {(name, address): f'[{options.vf_group(name)}] device_addresses = {address}: '
+                f'{self.tree.why_no_parent(address)}'
+                for name, one in self.options.types.items() for address in one.addresses.difference(parents)}
 
     # -- usage --------------------------------------------------------------------------------------------------------
 
