@@ -109,26 +109,21 @@ class Mirror(Database):
 def _bring(database: Database, terms: Terms, connection: sa.Connection) -> int:
     """Add what is missing, and return the format that the mirror has then: its own if that is newer."""
     with schema.only_one(database, connection):
-        inspector = sa.inspect(connection)
         table = models.fleet_schema
-        if inspector.has_table(table.name):
-            found: int | None = connection.execute(sa.select(table.c.format)).scalar()
-            if found is not None and found > terms.format:
-                return found
+        table.create(connection, checkfirst=True)
+        found: int | None = connection.execute(sa.select(table.c.format)).scalar()
+        if found is not None and found > terms.format:
+            return found
+        models.metadata.create_all(connection)
+        inspector = sa.inspect(connection)
         for one in models.metadata.sorted_tables:
-            if not inspector.has_table(one.name):
-                one.create(connection)
-                continue
             there = {column['name'] for column in inspector.get_columns(one.name)}
             for column in one.columns:
                 if column.name not in there:
                     text = sa.schema.CreateColumn(column).compile(dialect=connection.dialect)
                     connection.execute(sa.text(f'ALTER TABLE {one.name} ADD COLUMN {text}'))
-            if database.path is not None:
-                made = {index['name'] for index in inspector.get_indexes(one.name)}
-                for index in one.indexes:
-                    if index.name not in made:
-                        index.create(connection)
+            for index in one.indexes if database.path is not None else ():
+                index.create(connection, checkfirst=True)
         connection.execute(sa.delete(table))
         connection.execute(sa.insert(table).values(terms._asdict()))
     return terms.format
