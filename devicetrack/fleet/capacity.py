@@ -43,12 +43,12 @@ def fitting(text: str, demand: Demand, numa_nodes: int) -> Fitting:
     :param numa_nodes: on how many NUMA nodes of the host each guest runs, any of them; 0 if devices need not be near
     """
     counted = [name for names in wanted(demand) for name in names]
-    if not numa_nodes and only_numbers_count(now := inventory.from_text(text, counted=True), demand):
+    before = now = inventory.from_text(text)
+    if not numa_nodes and only_numbers_count(now, demand):
         free = _room(now, counted)
         instances = min(free[name] // amount for (name,), amount in wanted(demand).items())
         return Fitting(instances, free, {name: free[name] - instances * amount
                                          for (name,), amount in wanted(demand).items()})
-    before = now = inventory.from_text(text)
     instances = 0
     for nodes in places(now, numa_nodes):
         near = demand._replace(numa_nodes=nodes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-import functools
 from typing import NamedTuple
 
 from devicetrack import exception
@@ -24,7 +23,6 @@ from devicetrack.compatibility.rules import Rules
 from devicetrack.engine import allocator
 from devicetrack.engine.demand import Demand
 from devicetrack.engine.demand import Item
-from devicetrack.engine.snapshot import Snapshot
 from devicetrack.fleet import capacity
 from devicetrack.fleet import inventory
 from devicetrack.objects.values import Record
@@ -82,21 +80,10 @@ class Destination:
     """
 
     def __init__(self, text: str, facts: HostFacts, rules: Rules, numa_nodes: int) -> None:
-        self._text, self._facts, self._rules, self._numa_nodes = text, facts, rules, numa_nodes
+        self._now, self._facts, self._rules, self._numa_nodes = inventory.from_text(text), facts, rules, numa_nodes
+        self._places = tuple(capacity.places(self._now, numa_nodes))
         self._declared = {one.about: one.facts for one in facts.declarations}
         self._few = f'it has fewer than {numa_nodes} NUMA nodes'
-
-    @functools.cached_property
-    def _counted(self) -> Snapshot:
-        return inventory.from_text(self._text, counted=True)
-
-    @functools.cached_property
-    def _now(self) -> Snapshot:
-        return inventory.from_text(self._text)
-
-    @functools.cached_property
-    def _places(self) -> tuple[frozenset[int | None], ...]:
-        return tuple(capacity.places(self._now, self._numa_nodes))
 
     def cold(self, need: Need) -> Refusal | None:
         """Why a guest that is shut off cannot come here; None if it can."""
@@ -116,7 +103,7 @@ class Destination:
         running = need.running
         if running is None or self._facts.is_silent:
             return False
-        now = self._counted
+        now = self._now
         pools = {one.resource_class: now.scope(one.resource_class, None) for one in running}
         # A pool with lines has free devices of several types.
         if self._numa_nodes or not capacity.only_numbers_count(now, need.demand) or any(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from typing import Any
-from typing import Final
 
 from devicetrack.compatibility.facts import look_at
 from devicetrack.engine.selection import Place
@@ -15,9 +14,6 @@ from devicetrack.engine.snapshot import Snapshot
 from devicetrack.engine.withholding import NO_REASON
 from devicetrack.engine.withholding import Standing
 from devicetrack.objects.values import DeviceKey
-
-# What a free device of the type of its pool has in a document, if nothing withholds it and it excludes nothing.
-_FREE: Final[list[Any]] = [None, None, [], [], False, False, False, True]
 
 
 def to_text(now: Snapshot) -> str:
@@ -62,12 +58,8 @@ def to_text(now: Snapshot) -> str:
     }, separators=(',', ':'))
 
 
-def from_text(text: str, counted: bool = False) -> Snapshot:
-    """The snapshot of a document. Its devices have the details of their pools, if they are of the same type.
-
-    :param counted: only count the free devices of a pool that differ only in their names, as those that instances have.
-        That is twice as fast, and enough for the room of a pool, but not for a choice
-    """
+def from_text(text: str) -> Snapshot:
+    """The snapshot of a document. Its devices have the details of their pools, if they are of the same type."""
     data = json.loads(text)
     pools = [Pool(Place(kind, provider, resource_class, parent, numa_node, tuple(features)), details, is_creatable,
                   available, taken_by, total=len(held) + releasing, held=len(held), releasing=releasing,
@@ -75,12 +67,8 @@ def from_text(text: str, counted: bool = False) -> Snapshot:
              for kind, provider, resource_class, parent, numa_node, features, held, releasing, details, is_creatable,
              available, taken_by in data['pools']]
     devices: dict[DeviceKey, Device | None] = {}
-    for number, *common, identifiers, since in data['devices']:
+    for number, of_type, owner, reasons, excluding, *states, identifiers, since in data['devices']:
         pool = pools[number]
-        if counted and common == _FREE:
-            pools[number] = pool._replace(total=pool.total + len(since), free=pool.free + len(since))
-            continue
-        of_type, owner, reasons, excluding, *states = common
         fields = (None if owner is None else Claimed(str(owner), owner), frozenset(reasons) or NO_REASON,
                   _exclusions(excluding), *states)
         for identifier, when in zip(identifiers, since, strict=True):
