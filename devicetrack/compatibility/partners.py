@@ -16,7 +16,6 @@ from typing import TypeVar
 from devicetrack import exception
 from devicetrack.compatibility.facts import Facts
 from devicetrack.compatibility.facts import Version
-from devicetrack.compatibility.rules import acceptance
 from devicetrack.compatibility.rules import decide
 from devicetrack.compatibility.rules import REFUSED
 from devicetrack.compatibility.rules import Rules
@@ -199,9 +198,7 @@ class Fleet:
 
         :func:`find` says why another host is not among them.
         """
-        fitting = []
-        for held in guest:
-            accepts = acceptance(held.facts, rules, held.seen)
-            fitting.append({number for facts, number in self._numbers.items() if accepts(facts)})
+        fitting = [{number for facts, number in self._numbers.items()
+                    if decide(held.facts, facts, rules, held.seen).accepted} for held in guest]
         return tuple(name for name, numbers in self._hosts.items() if len(maximum([
             [index for index, number in enumerate(numbers) if number in fits] for fits in fitting])) == len(guest))

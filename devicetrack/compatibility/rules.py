@@ -140,31 +140,6 @@ def decide(source: Facts, destination: Facts, rules: Rules, seen: Version | None
     return Verdict(tuple(reasons), tuple(notes))
 
 
-def acceptance(source: Facts, rules: Rules, seen: Version | None = None) -> Callable[[Facts], bool]:
-    """Make a function that says whether :func:`decide` accepts a destination, for a caller with thousands of them.
-
-    It gives no reasons, so it can stop at the first one, and it reads the source only once.
-    """
-    here, api, version, required, _offered, units, obstacle = source
-    newest = newest_seen(version, seen) if isinstance(version, Version) else None
-
-    def accepts(destination: Facts) -> bool:
-        there, its_api, its_version, _required, offered, its_units, its_obstacle = destination
-        if obstacle is not None or its_obstacle is not None or api != its_api or not required <= offered:
-            return False
-        if here != there and (here.kind == there.kind or (here, there) not in rules.crossings):
-            return False
-        if units != its_units and not _units_fit(source, destination, rules):
-            return False
-        if newest is not None and isinstance(its_version, Version):
-            return newest.major == its_version.major and newest.minor <= its_version.minor
-        if isinstance(version, UnknownVersion) or isinstance(its_version, UnknownVersion):
-            return not rules.require_version
-        return version == its_version
-
-    return accepts
-
-
 def _version(source: MigrationVersion, destination: MigrationVersion, seen: Version | None) -> PairReason | None:
     if isinstance(source, Version) and isinstance(destination, Version):
         if source.major != destination.major:

@@ -18,7 +18,7 @@ from devicetrack.compatibility.host_facts import HostFacts
 from devicetrack.compatibility.host_facts import NOTHING_DECLARED
 from devicetrack.compatibility.partners import Held
 from devicetrack.compatibility.partners import maximum
-from devicetrack.compatibility.rules import acceptance
+from devicetrack.compatibility.rules import decide
 from devicetrack.compatibility.rules import Rules
 from devicetrack.engine import allocator
 from devicetrack.engine.demand import Demand
@@ -113,12 +113,10 @@ class Destination:
         free = [(name, facts) for name, some in pools.items() for pool in some
                 if (facts := self._facts_of(pool.place.kind, pool.place.parent, pool.details)) is not None
                 for _ in range(min(now.room(pool), len(running)))]
-        accepted = []
-        for one in running:
-            accepts = acceptance(one.held.facts, self._rules, one.held.seen)
-            accepted.append([number for number, (name, facts) in enumerate(free)
-                             if name == one.resource_class and accepts(facts)])
-        return len(maximum(accepted)) == len(running)
+        return len(maximum([[
+            number for number, (name, facts) in enumerate(free)
+            if name == one.resource_class and decide(one.held.facts, facts, self._rules, one.held.seen).accepted]
+            for one in running])) == len(running)
 
     def live(self, need: Need) -> str | None:
         """Why a running guest cannot come here; None if it can."""

@@ -18,7 +18,6 @@ from devicetrack.compatibility.facts import Sort
 from devicetrack.compatibility.facts import STATELESS
 from devicetrack.compatibility.facts import UnknownVersion
 from devicetrack.compatibility.facts import Version
-from devicetrack.compatibility.rules import acceptance
 from devicetrack.compatibility.rules import decide
 from devicetrack.compatibility.rules import REFUSED
 from devicetrack.compatibility.rules import Rules
@@ -233,15 +232,6 @@ class PropertiesTestCase(testtools.TestCase):
                         (here, there, seen and seen._replace(patch=patch))):
             self.assertEqual(expected, accepts(device(version=changed[0]), device(version=changed[1]), Rules(),
                                                changed[2]))
-
-    @given(FACTS, FACTS, RULES, SEEN)
-    def test_thousands_are_accepted_as_one_is(
-            self, source: Facts, destination: Facts, rules: Rules, seen: Version | None) -> None:
-        fast = acceptance(source, rules, seen)
-        for there in (destination, destination._replace(obstacle=None, offered=destination.offered | source.required),
-                      source._replace(version=destination.version, obstacle=None, offered=source.required),
-                      source._replace(aggregation=destination.aggregation, obstacle=None, offered=source.required)):
-            self.assertEqual(accepts(source, there, rules, seen), fast(there))
 
     @given(FACTS, FACTS, RULES, SEEN)
     def test_a_version_that_is_unknown_never_passes_in_silence(
