@@ -50,9 +50,9 @@ from devicetrack.objects.values import Inventory
 from devicetrack.objects.values import Record
 from devicetrack.objects.values import Usage
 from devicetrack.store.api import Changes
-from devicetrack.store.api import ContextChange
 from devicetrack.store.api import Host
 from devicetrack.store.api import Store
+from devicetrack.store.api import StoredContext
 from devicetrack.store.api import Update
 from devicetrack.virt.driver import obstacle
 from devicetrack.virt.driver import VirtDriver
@@ -566,7 +566,7 @@ def _end(record: Record, records: Iterable[Record]) -> Changes:
     last = record.migration_uuid is not None and not any(
         other.migration_uuid == record.migration_uuid and other.key != record.key for other in records)
     return Changes(delete=(record,), note=Note(forgotten=True), contexts=(
-        ContextChange(record.host_uuid, record.instance_uuid, None, None),) if last else ())
+        StoredContext(record.host_uuid, record.instance_uuid, None, None),) if last else ())
 
 
 def _is_newer(record: Record, claims: frozenset[str] | None) -> bool:

@@ -41,7 +41,6 @@ from devicetrack.objects.event import Note
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Record
 from devicetrack.store.api import Changes
-from devicetrack.store.api import ContextChange
 from devicetrack.store.api import DamagedRow
 from devicetrack.store.api import StoredContext
 
@@ -64,7 +63,7 @@ class KnownRows:
         self._lock = locks.Lock(locks.FINDING)
         self._rows: dict[DeviceKey, _Row] = {}
         self._keys: dict[str, frozenset[DeviceKey]] = {}        # by instance
-        self._contexts: dict[str, ContextChange] = {}           # by instance
+        self._contexts: dict[str, StoredContext] = {}           # by instance
 
     def copy(self) -> KnownRows:
         """The same knowledge for the next start of the host. What the threads of this one still note is not in it.
@@ -77,7 +76,7 @@ class KnownRows:
 
     # -- what the store confirmed -------------------------------------------------------------------------------------
 
-    def note(self, records: Iterable[Record], contexts: Iterable[ContextChange] = ()) -> None:
+    def note(self, records: Iterable[Record], contexts: Iterable[StoredContext] = ()) -> None:
         """Note rows that are committed, unless a later state of one or another owner of its device is known already."""
         with self._lock.held():
             for record in records:
@@ -136,7 +135,7 @@ class KnownRows:
         """The known rows, for :meth:`lost`."""
         return self._rows.copy()
 
-    def context(self, instance_uuid: str) -> ContextChange | None:
+    def context(self, instance_uuid: str) -> StoredContext | None:
         """The known migration context of an instance."""
         return self._contexts.get(instance_uuid)
 
@@ -254,7 +253,7 @@ class Rows:
         if found is None:
             return None
         try:
-            primitive = json.loads(found.context)
+            primitive = json.loads(found.context or '')
         except (ValueError, RecursionError) as error:
             raise exception.MalformedObject('MigrationContext', f'stored for {instance_uuid}: {error}') from error
         context: MigrationContext = MigrationContext.obj_from_primitive(primitive)
@@ -331,16 +330,16 @@ class Rows:
         """Note the rows and the migration contexts that a start finds. Nobody has changed one since."""
         lost = {one.instance_uuid for one in self.known.lost(self.known.all(), records)}
         self.known.end_contexts(but=lost)       # also those that a commit of an earlier start has ended
-        self.known.note(records, [ContextChange(*context) for context in self._store.contexts(self._host_uuid)])
+        self.known.note(records, self._store.contexts(self._host_uuid))
 
-    def of_move(self, context: MigrationContext) -> ContextChange:
+    def of_move(self, context: MigrationContext) -> StoredContext:
         """The change that records a migration context."""
         text = json.dumps(context.obj_to_primitive(), separators=(',', ':'), sort_keys=True)
-        return ContextChange(self._host_uuid, context.instance_uuid, context.migration_uuid, text)
+        return StoredContext(self._host_uuid, context.instance_uuid, context.migration_uuid, text)
 
-    def end_of_move(self, instance_uuid: str) -> ContextChange:
+    def end_of_move(self, instance_uuid: str) -> StoredContext:
         """The change that removes the migration context of an instance."""
-        return ContextChange(self._host_uuid, instance_uuid, None, None)
+        return StoredContext(self._host_uuid, instance_uuid, None, None)
 
     # -- commits in doubt ---------------------------------------------------------------------------------------------
 

@@ -67,17 +67,9 @@ class Update(NamedTuple):
 class StoredContext(NamedTuple):
     """The migration context of an instance that moves from or to a host.
 
-    ``context`` is JSON text, the primitive of a ``MigrationContext``; the store does not look into it.
+    ``context`` is JSON text, the primitive of a ``MigrationContext``; the store does not look into it. It and
+    ``migration_uuid`` are None in a change that removes the context, once the move has ended.
     """
-
-    host_uuid: str
-    instance_uuid: str
-    migration_uuid: str
-    context: str
-
-
-class ContextChange(NamedTuple):
-    """The new migration context of an instance on a host; None once its move has ended."""
 
     host_uuid: str
     instance_uuid: str
@@ -96,7 +88,7 @@ class Changes(NamedTuple):
     insert: tuple[Record, ...] = ()
     update: tuple[Update, ...] = ()
     delete: tuple[Record, ...] = ()
-    contexts: tuple[ContextChange, ...] = ()
+    contexts: tuple[StoredContext, ...] = ()
     note: Note = NO_NOTE
 
     @property

@@ -43,14 +43,9 @@ def context(of: Record, text: str = '{"of": "a move"}', migration_uuid: str = MI
     return api.StoredContext(of.host_uuid, of.instance_uuid, migration_uuid, text)
 
 
-def put(stored: api.StoredContext) -> api.ContextChange:
-    """The change that leads to a context."""
-    return api.ContextChange(*stored)
-
-
-def drop(of: Record) -> api.ContextChange:
+def drop(of: Record) -> api.StoredContext:
     """The change that leads to none."""
-    return api.ContextChange(of.host_uuid, of.instance_uuid, None, None)
+    return api.StoredContext(of.host_uuid, of.instance_uuid, None, None)
 
 
 def moved_on(before: Record, **facts: Any) -> Record:

@@ -22,7 +22,6 @@ from devicetrack.tests.functional.store.records import delete
 from devicetrack.tests.functional.store.records import drop
 from devicetrack.tests.functional.store.records import insert
 from devicetrack.tests.functional.store.records import moved_on
-from devicetrack.tests.functional.store.records import put
 from devicetrack.tests.functional.store.records import record
 from devicetrack.tests.functional.store.records import update
 from devicetrack.tests.functional.store.test_contract import StoreTestCase
@@ -38,7 +37,7 @@ class TestContexts(StoreTestCase):
 
     def test_a_context_is_written_with_the_rows(self) -> None:
         row = incoming('ns0')
-        self.store.write(insert(row)._replace(contexts=(put(context(row)),)))
+        self.store.write(insert(row)._replace(contexts=(context(row),)))
         self.assertEqual(([row], [context(row)]), (self.store.records(), self.stored()))
         self.assertEqual([context(row)], self.fixture.open().contexts(records.HOST_UUID))
 
@@ -48,9 +47,9 @@ class TestContexts(StoreTestCase):
 
     def test_contexts_are_of_a_host_and_come_by_instance(self) -> None:
         rows = [incoming(f'ns{number}')._replace(instance_uuid=f'{number:036}') for number in (2, 0, 1)]
-        self.store.write(insert(*rows)._replace(contexts=tuple(put(context(row)) for row in rows)))
+        self.store.write(insert(*rows)._replace(contexts=tuple(context(row) for row in rows)))
         elsewhere = incoming('ns2')._replace(instance_uuid=rows[0].instance_uuid, host_uuid='0' * 36)
-        self.store.write(insert(elsewhere)._replace(contexts=(put(context(elsewhere)),)))
+        self.store.write(insert(elsewhere)._replace(contexts=(context(elsewhere),)))
         self.assertEqual(sorted(context(row) for row in rows), self.stored())
         self.assertEqual(context(rows[0]), self.store.context(records.HOST_UUID, rows[0].instance_uuid))
         self.assertEqual([context(elsewhere)], self.store.contexts('0' * 36))
@@ -58,14 +57,14 @@ class TestContexts(StoreTestCase):
 
     def test_a_context_takes_the_place_of_the_one_before(self) -> None:
         row = incoming('ns0')
-        self.store.write(insert(row)._replace(contexts=(put(context(row)),)))
+        self.store.write(insert(row)._replace(contexts=(context(row),)))
         another = context(row, '{"of": "another move"}', 'c' * 36)
-        self.store.write(update(row)._replace(contexts=(put(another),)))
+        self.store.write(update(row)._replace(contexts=(another,)))
         self.assertEqual([another], self.stored())
 
     def test_a_move_that_is_over_leaves_none(self) -> None:
         row, other = incoming('ns0'), incoming('ns1')
-        self.store.write(insert(row, other)._replace(contexts=(put(context(row)), put(context(other)))))
+        self.store.write(insert(row, other)._replace(contexts=(context(row), context(other))))
         self.store.write(delete(row)._replace(contexts=(drop(row),)))
         self.assertEqual(([other], [context(other)]), (self.store.records(), self.stored()))
 
@@ -76,37 +75,37 @@ class TestContexts(StoreTestCase):
 
     def test_rows_without_a_context_leave_the_one_that_there_is(self) -> None:
         row = incoming('ns0')
-        self.store.write(insert(row)._replace(contexts=(put(context(row)),)))
+        self.store.write(insert(row)._replace(contexts=(context(row),)))
         self.store.write(update(row))
         self.store.write(delete(moved_on(row)))
         self.assertEqual([context(row)], self.stored())
 
     def test_several_in_one_transaction_the_last_of_an_instance_counts(self) -> None:
         kept, gone, twice = incoming('ns0'), incoming('ns1'), incoming('ns2')
-        self.store.write(insert(kept, gone, twice)._replace(contexts=(put(context(gone)),)))
+        self.store.write(insert(kept, gone, twice)._replace(contexts=(context(gone),)))
         last = context(twice, '"last"')
         self.store.write(update(kept)._replace(
-            contexts=(put(context(kept)), put(context(twice)), drop(gone), drop(twice), put(last))))
+            contexts=(context(kept), context(twice), drop(gone), drop(twice), last)))
         self.assertCountEqual([context(kept), last], self.stored())
 
     def test_a_context_may_be_long(self) -> None:
         row = incoming('ns0')
         stored = context(row, json.dumps({'devices': ['x' * 1000] * 1000, 'odd': 'ns\u00f6 \U0001f5a5 %s ? :a \\'},
                                          ensure_ascii=False))
-        self.store.write(insert(row)._replace(contexts=(put(stored),)))
+        self.store.write(insert(row)._replace(contexts=(stored,)))
         self.assertEqual([stored], self.stored())
 
     def test_nothing_of_it_is_written_for_a_taken_device(self) -> None:
         owned, row = record('ns0'), incoming('ns0')
         self.store.write(insert(owned))
         error = self.assertRaises(exception.DeviceTaken, self.store.write,
-                                  insert(row)._replace(contexts=(put(context(row)),)))
+                                  insert(row)._replace(contexts=(context(row),)))
         self.assertEqual((('vpmem', 'ns0'),), error.devices)
         self.assertEqual([], self.stored())
 
     def test_nothing_of_it_is_written_for_a_row_that_moved_on(self) -> None:
         row = incoming('ns0')
-        self.store.write(insert(row)._replace(contexts=(put(context(row)),)))
+        self.store.write(insert(row)._replace(contexts=(context(row),)))
         self.store.write(update(row))
         for changes in (update(row), delete(row)):
             self.assertRaises(exception.StaleAssignment, self.store.write, changes._replace(contexts=(drop(row),)))
@@ -116,7 +115,7 @@ class TestContexts(StoreTestCase):
         row = incoming('ns0')
         self.store.transact(lambda connection: models.migration_contexts.drop(connection))
         self.assertRaises(exception.SchemaMismatch, self.store.write,
-                          insert(row)._replace(contexts=(put(context(row)),)))
+                          insert(row)._replace(contexts=(context(row),)))
         self.assertEqual([], self.store.records())
         self.store.write(insert(row))
 
@@ -137,7 +136,7 @@ class TestTogether(StoreTestCase):
         rows = [incoming(f'ns{number}') for number in range(32)]
 
         def move(row: Record) -> None:
-            self.store.write(insert(row)._replace(contexts=(put(context(row)),)))
+            self.store.write(insert(row)._replace(contexts=(context(row),)))
             if row.identifier.endswith('0'):
                 self.store.write(delete(row)._replace(contexts=(drop(row),)))
 
@@ -150,7 +149,7 @@ class TestTogether(StoreTestCase):
         rows = [incoming('taken') if number % 2 else incoming(f'ns{number}') for number in range(16)]
         self.store.write(insert(record('taken')))
         answers = self.together(*[
-            functools.partial(self.store.write, insert(row)._replace(contexts=(put(context(row)),))) for row in rows])
+            functools.partial(self.store.write, insert(row)._replace(contexts=(context(row),))) for row in rows])
         self.assertEqual([bool(number % 2) for number in range(16)],
                          [isinstance(answer, exception.DeviceTaken) for answer in answers])
         self.assertEqual([None] * 8, answers[::2])
@@ -172,8 +171,8 @@ class TestUnknownCommit(base.TestCase):
     scenarios = [(f'{name},{sort}', {**facts, 'before': before, 'changes': changes, 'after': after})
                  for name, facts in databases.SERVER_SCENARIOS
                  for sort, before, changes, after in (
-                     ('put', (), insert(_ROW)._replace(contexts=(put(_AFTER),)), (_AFTER,)),
-                     ('replace', (context(_ROW),), update(_ROW)._replace(contexts=(put(_AFTER),)), (_AFTER,)),
+                     ('put', (), insert(_ROW)._replace(contexts=(_AFTER,)), (_AFTER,)),
+                     ('replace', (context(_ROW),), update(_ROW)._replace(contexts=(_AFTER,)), (_AFTER,)),
                      ('drop', (context(_ROW),), delete(_ROW)._replace(contexts=(drop(_ROW),)), ()))]
 
     def setUp(self) -> None:
@@ -182,7 +181,7 @@ class TestUnknownCommit(base.TestCase):
         self.direct = fixture.store
         self.direct.add_host(api.Host(records.HOST_UUID, 'compute-1', 'digest'))
         if self.before:
-            self.direct.write(insert(_ROW)._replace(contexts=tuple(map(put, self.before))))
+            self.direct.write(insert(_ROW)._replace(contexts=self.before))
         self.proxy = self.useFixture(proxies.CommitProxy(fixture.server))
         self.store = fixture.open_through(*self.proxy.address)
         self.store.records()
@@ -222,7 +221,7 @@ class TestUnknownCommit(base.TestCase):
     def test_a_context_waits_for_a_lost_one_and_is_no_second_owner(self) -> None:
         """What is open may be an earlier context of ours: that is a lock to wait for, and no device that is taken."""
         another = insert(record('ns1', instance_uuid=_ROW.instance_uuid))._replace(
-            contexts=(put(context(_ROW, '"another"')),))
+            contexts=(context(_ROW, '"another"'),))
         with self.direct.engine.connect() as lost:
             if self.before:
                 lost.execute(sa.update(models.migration_contexts).values(context='"open"'))

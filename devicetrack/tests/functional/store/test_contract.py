@@ -158,7 +158,7 @@ class TestReplaceHost(StoreTestCase):
 
     def test_rows_of_other_hosts_do_not_matter_and_stay(self) -> None:
         theirs = record('ns0', host_uuid=self.bystander.uuid)
-        changes = insert(theirs)._replace(contexts=(records.put(records.context(theirs)),))
+        changes = insert(theirs)._replace(contexts=(records.context(theirs),))
         self.store.write(changes)
         self.store.replace_host(self.before, self.after)
         self.assertEqual([theirs], self.store.records())
@@ -166,7 +166,7 @@ class TestReplaceHost(StoreTestCase):
 
     def test_what_is_left_of_the_one_before_goes(self) -> None:
         row = record('ns0')
-        self.store.write(insert(row)._replace(contexts=(records.put(records.context(row)),)))
+        self.store.write(insert(row)._replace(contexts=(records.context(row),)))
         self.store.write(delete(row))
         requests = [api.OperatorRequest(host.uuid, host.uuid, 'cordon', '{}', 1)
                     for host in (self.before, self.bystander)]

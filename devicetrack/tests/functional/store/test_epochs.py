@@ -22,7 +22,6 @@ from devicetrack.tests.functional.store.records import context
 from devicetrack.tests.functional.store.records import delete
 from devicetrack.tests.functional.store.records import insert
 from devicetrack.tests.functional.store.records import moved_on
-from devicetrack.tests.functional.store.records import put
 from devicetrack.tests.functional.store.records import record
 from devicetrack.tests.functional.store.records import update
 from devicetrack.tests.functional.store.test_contract import StoreTestCase
@@ -150,7 +149,7 @@ class TestFence(EpochTestCase):
     def test_an_older_manager_does_none_of_all_at_once(self) -> None:
         self.assert_refused(self.older, api.Changes(
             insert=(record('ns3'),), update=update(self.mine[0]).update, delete=(self.mine[1],),
-            contexts=(put(context(self.mine[0])),)))
+            contexts=(context(self.mine[0]),)))
         self.assertEqual([], self.store.contexts(HOST.uuid))
 
     def test_a_row_that_exists_is_no_reason_to_look_further(self) -> None:
@@ -160,7 +159,7 @@ class TestFence(EpochTestCase):
     def test_the_newest_manager_writes_everything(self) -> None:
         first, second, third = self.mine
         self.newer.write(api.Changes(insert=(record('ns3'),), update=update(first).update, delete=(second,),
-                                     contexts=(put(context(first)),)))
+                                     contexts=(context(first),)))
         self.newer.write(delete(moved_on(first), third))
         self.newer.write(insert(*[record(f'ns{number}') for number in range(10, 20)]))
         self.assertEqual(11, len(self.store.records()))

@@ -14,7 +14,6 @@ from devicetrack.tests import base
 from devicetrack.tests.functional.store import records
 from devicetrack.tests.functional.store.records import context
 from devicetrack.tests.functional.store.records import insert
-from devicetrack.tests.functional.store.records import put
 from devicetrack.tests.functional.store.records import record
 
 _HOST = api.Host(records.HOST_UUID, 'compute-1', 'digest', 'boot-1')
@@ -36,7 +35,7 @@ _CALLS: list[tuple[str, tuple[Any, ...], Any]] = [
     ('check_epoch', (), None),
     ('hosts', (), [_HOST._replace(boot_id='boot-2', nested_version=1, nested_at=5, epoch=_EPOCH)]),
     ('tallies', ([_OTHER.uuid],), {_OTHER.uuid: api.Tally()}),
-    ('write', (insert(_ROW)._replace(contexts=(put(context(_ROW)),)),), None),
+    ('write', (insert(_ROW)._replace(contexts=(context(_ROW),)),), None),
     ('settle', (insert(_ROW),), True),
     ('records', (), [_ROW]),
     ('records_of_host', (_HOST.uuid,), [_ROW]),

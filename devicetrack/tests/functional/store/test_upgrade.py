@@ -25,7 +25,6 @@ from devicetrack.tests.functional.store import records
 from devicetrack.tests.functional.store.records import context
 from devicetrack.tests.functional.store.records import delete
 from devicetrack.tests.functional.store.records import insert
-from devicetrack.tests.functional.store.records import put
 from devicetrack.tests.functional.store.records import record
 from devicetrack.tests.functional.store.records import update
 from devicetrack.tests.unit.objects import samples
@@ -106,7 +105,7 @@ class TestFromFirst(UpgradeTestCase):
         schema.sync(self.store)
         self.store.set_boot_id(records.HOST_UUID, 'boot-1')
         self.assertEqual('boot-1', self.store.hosts()[0].boot_id)
-        self.store.write(update(_ROWS[1])._replace(contexts=(put(context(_ROWS[1])),)))
+        self.store.write(update(_ROWS[1])._replace(contexts=(context(_ROWS[1]),)))
         self.store.write(delete(_ROWS[0]))
         self.store.write(insert(record('ns0')))
         self.assertEqual([context(_ROWS[1])], self.store.contexts(records.HOST_UUID))

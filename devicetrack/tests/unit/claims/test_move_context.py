@@ -33,7 +33,7 @@ class ServiceTracksTestCase(test_moving.RegionTestCase):
         self.two.restart()
         stored = self.two.store.store.context(self.two.manager.state().host_uuid, instance.uuid)
         assert stored is not None
-        return instance.migration_context, MigrationContext.obj_from_primitive(json.loads(stored.context))
+        return instance.migration_context, MigrationContext.obj_from_primitive(json.loads(stored.context or ''))
 
     def test_it_is_carried_through_a_claim_and_a_restart(self):
         for kind in ('resize_claim', 'rebuild_claim'):

@@ -7,7 +7,7 @@ from devicetrack import exception
 from devicetrack.objects import DeviceRequest
 from devicetrack.objects import MigrationContext
 from devicetrack.store.api import Changes
-from devicetrack.store.api import ContextChange
+from devicetrack.store.api import StoredContext
 from devicetrack.store.api import Update
 from devicetrack.testing import fixtures
 from devicetrack.tests.unit.claims import test_moving
@@ -90,7 +90,7 @@ class RefusedTestCase(test_moving.RegionTestCase):
         rows = self.one.records(instance)
         self.one.store.write(Changes(update=tuple(
             Update(row, row._replace(generation=row.generation + 1)) for row in rows[:1]), contexts=(
-                ContextChange(self.one.manager.state().host_uuid, instance.uuid, migration.uuid, 'no JSON'),)))
+                StoredContext(self.one.manager.state().host_uuid, instance.uuid, migration.uuid, 'no JSON'),)))
         migration.status = 'another'
         error = self.assertRaises(exception.MalformedObject, self.one.boot, instance)
         self.assertIn(instance.uuid, str(error))

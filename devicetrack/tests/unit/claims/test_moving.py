@@ -616,7 +616,7 @@ class ContextTestCase(RegionTestCase):
         stored = self.two.store.context(self.two.manager.state().host_uuid, instance.uuid)
         assert stored is not None
         self.assertEqual(migration.uuid, stored.migration_uuid)
-        read = MigrationContext.obj_from_primitive(json.loads(stored.context))
+        read = MigrationContext.obj_from_primitive(json.loads(stored.context or ''))
         self.assertEqual((1, 2), (len(read.old_resources), len(read.new_resources)))
         self.assertEqual(self.one.manager.state().host_uuid, read.old_resources.host_uuid)
         self.assertEqual(instance.migration_context.obj_to_primitive(), read.obj_to_primitive())

@@ -162,7 +162,7 @@ class MoveTestCase(NarrowingTestCase):
         self.assertEqual(['near0'], self.names(self.instance.migration_context.new_resources))
         stored = self.host.store.store.context(self.host.manager.state().host_uuid, self.instance.uuid)
         assert stored is not None
-        self.assertEqual(self.instance.migration_context.obj_to_primitive(), json.loads(stored.context))
+        self.assertEqual(self.instance.migration_context.obj_to_primitive(), json.loads(stored.context or ''))
         self.assertEqual([('near0', vocabulary.INCOMING, migration.uuid)], [
             (record.identifier, record.role, record.migration_uuid) for record in self.host.records()])
         claim.abort()

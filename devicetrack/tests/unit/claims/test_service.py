@@ -322,7 +322,7 @@ class DeepTestCase(base.TestCase):
         row = host.records(guest)[0]
         store.write(api.Changes(
             update=(api.Update(row, row._replace(generation=row.generation + 1)),),
-            contexts=(api.ContextChange(host_uuid, guest.uuid, migration.uuid, DEEP),)))
+            contexts=(api.StoredContext(host_uuid, guest.uuid, migration.uuid, DEEP),)))
         self.assertNotEqual(DEEP, context.context)
         store.add_operator_request(api.OperatorRequest(INSTANCE, host_uuid, 'cordon', DEEP, 1))
         host.audit()
