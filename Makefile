@@ -108,7 +108,6 @@ debian-test: $(VENV)/.installed $(VENV)/.packages-host
 NOVA = $(firstword $(filter 31 33 34,$(ARGS)) 34)
 
 nova-test: $(VENV)/.packages
-	$(if $(ARGS),,$(BIN)/tox run -e nova-objects)
 	$(BIN)/tox run -e nova-$(NOVA) -- $(filter-out 31 33 34,$(ARGS))
 
 nova-seams: $(VENV)/.packages

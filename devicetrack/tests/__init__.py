@@ -34,7 +34,7 @@ hypothesis.settings.register_profile('devicetrack', deadline=None,
                                      suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile('devicetrack')
 
-# Run by the tox environments nova-objects and nova-34, …, which alone have Nova installed.
+# Run by the tox environments nova-34, …, which alone have Nova installed.
 _APART = {'integration_nova', 'nova'}
 
 

@@ -1,7 +1,6 @@
 """Our versioned objects in one process with Nova's, installed from its package.
 
-Both projects have a ``MigrationContext``, and the registry of oslo.versionedobjects is one for the process. Run by the
-tox environment ``nova-objects``, which alone has Nova.
+Both projects have a ``MigrationContext``, and the registry of oslo.versionedobjects is one for the process.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Runs Nova's own tests on stock Nova and with the adapter, compares them, and runs what stock Nova does wrong."""
+"""Runs our tests beside Nova, Nova's own with the adapter and on stock Nova, and what stock Nova does wrong."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import functools
 from importlib import metadata
 import os
 import pathlib
+import subprocess
 import sys
 import sysconfig
 
@@ -25,17 +26,18 @@ from devicetrack.tests.nova.runs import Outcome
 
 _HERE = pathlib.Path(__file__).parent
 _FAILURES = 'devicetrack.tests.nova.stock_failures'
+# Tests of ours that need Nova's packages and no fixture of its tests, and the repository with their runs.
+_BESIDE = _HERE.parent / 'integration_nova'
+_BESIDE_RESULTS = _HERE.parents[2] / '.stestr-nova'
 # Our own tests on Nova's functional bases: modules, what they show, and whether the services have the adapter at once.
 _OURS = (
     (('test_hypervisor',), 'The stand-in for libvirt', False),
     (('test_adopting', 'test_way_back'), 'From Nova alone to the adapter, and back', False),
     (('test_untouched_guests',), 'Guests without devices of ours', False),
-    (('test_pci', 'test_pci_cleaning'), 'PCI functions that Nova hands out itself', True),
-    (('test_stock_source',), 'Live migrations from Nova alone', True),
-    (('interrupted.test_claims', 'interrupted.test_forgotten', 'interrupted.test_live_migrations',
-      'interrupted.test_moves', 'interrupted.test_one_host', 'interrupted.test_removals', 'interrupted.test_reports',
-      'interrupted.test_starts'),
-     'What is interrupted or refused halfway', True),
+    (('test_pci', 'test_pci_cleaning', 'test_stock_source', 'interrupted.test_claims', 'interrupted.test_forgotten',
+      'interrupted.test_live_migrations', 'interrupted.test_moves', 'interrupted.test_one_host',
+      'interrupted.test_removals', 'interrupted.test_reports', 'interrupted.test_starts'),
+     'PCI functions of Nova, live migrations from Nova alone, and what is interrupted or refused halfway', True),
 )
 _RESULTS = _HERE.parents[2] / '.stestr-nova-suites'
 
@@ -61,12 +63,13 @@ def main(arguments: list[str]) -> int:
     if not set(wanted) <= set(can):
         print(f'The tests of Nova {release} can run with threads: {", ".join(can)}')
         return 1
-    bad = 0
+    # They are about the newest release, and none of them is a suite.
+    bad = _beside() if release == max(suites.THREADS) and not options.only else 0
     with results.Results(_RESULTS) as kept:
         for threads in wanted:
             with_threads = functools.partial(_keep, kept, f'nova{release},{threads}')
             for modules, what, adapter in _OURS:
-                bad += _own(threads, modules, what, adapter, with_threads)
+                bad += _own(threads, modules, what, adapter, options.processes, with_threads)
             bad += _compare(release, threads, suites.names(release, options.all, options.only), options.processes,
                             options.both or options.all, with_threads)
             functions = suites.names(release, options.all, options.only, functions=True)
@@ -78,6 +81,14 @@ def main(arguments: list[str]) -> int:
                 bad += _failures(release, threads, options.processes, with_threads)
     print(f'Nova {release}: ' + ('all is as it should be' if not bad else f'{bad} problems'))
     return int(bad > 0)
+
+
+def _beside() -> int:
+    """Run our tests beside Nova; returns 1 if one of them fails."""
+    _BESIDE_RESULTS.mkdir(exist_ok=True)
+    command = [sys.executable, '-m', 'stestr', '--repo-url', str(_BESIDE_RESULTS), '--test-path', str(_BESIDE)]
+    done = subprocess.run([*command, 'run', '--concurrency', '3'], cwd=_BESIDE_RESULTS.parent, check=False)
+    return int(done.returncode != 0)
 
 
 Keep = Callable[[str, str, str], None]
@@ -124,9 +135,9 @@ def _heard(name: str, outcome: str) -> None:
     print(f'  {outcome}: {name}', flush=True)
 
 
-def _own(threads: str, modules: Sequence[str], what: str, adapter: bool, keep: Keep) -> int:
+def _own(threads: str, modules: Sequence[str], what: str, adapter: bool, processes: int, keep: Keep) -> int:
     """Run tests of our own; returns how many problems there are."""
-    outcomes = runs.Run([f'{__package__}.{module}' for module in modules], adapter, threads, 1).run().outcomes
+    outcomes = runs.Run([f'{__package__}.{module}' for module in modules], adapter, threads, processes).run().outcomes
     print(f'{what}: {_counted(outcomes)}')
     bad = {name: comparison.ending(outcome.details) for name, outcome in outcomes.items()
            if outcome.outcome != runs.PASSED}
