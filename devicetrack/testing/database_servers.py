@@ -282,9 +282,9 @@ def _signal(pids: Iterable[int], number: signal.Signals) -> None:
 def below(pid: int) -> list[int]:
     """The children of a process, and their children."""
     found = []
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):        # it has ended
-        for task in os.listdir(f'/proc/{pid}/task'):
-            with open(f'/proc/{pid}/task/{task}/children', encoding='ascii') as file:
+    for path in glob.iglob(f'/proc/{pid}/task/*/children'):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):    # the process or this thread has ended
+            with open(path, encoding='ascii') as file:
                 for child in map(int, file.read().split()):
                     found += [child, *below(child)]
     return found
