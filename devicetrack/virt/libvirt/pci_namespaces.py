@@ -46,36 +46,27 @@ class Disk(NamedTuple):
     block_bytes: int
 
 
-def disks(tree: pci_sysfs.Tree, address: str) -> Sequence[Disk] | None:
-    """Read the disks of a function, by their identifiers; None while its driver is not ready to tell.
+def shown(tree: pci_sysfs.Tree, address: str) -> Sequence[Disk] | None:
+    """Read the disks of a function, by their identifiers.
 
-    :raises OSError: they cannot be read
+    :returns: None while its driver is not ready to tell, or while they are just appearing or vanishing
     """
     directory = os.path.join(tree.path(address), 'nvme')
-    try:
-        controllers = [name for name in os.listdir(directory) if pci_sysfs.NVME_NAME.fullmatch(name)]
-    except FileNotFoundError:
-        return None
     found = []
-    for controller in controllers:
-        inside = os.path.join(directory, controller)
-        if kernel_files.text(inside, 'state') != 'live':
-            return None
-        for name in os.listdir(inside):
-            if _NAMESPACE.fullmatch(name):
+    try:
+        for controller in filter(pci_sysfs.NVME_NAME.fullmatch, os.listdir(directory)):
+            inside = os.path.join(directory, controller)
+            if kernel_files.text(inside, 'state') != 'live':
+                return None
+            for name in filter(_NAMESPACE.fullmatch, os.listdir(inside)):
                 path = os.path.join(inside, name)
                 found.append(Disk(re.sub('c[0-9]+(?=n)', '', name), int(kernel_files.text(path, 'nsid')),
                                   int(kernel_files.text(path, 'size')) * _SECTOR,
                                   int(kernel_files.text(path, 'queue/logical_block_size'))))
-    return sorted(found, key=lambda disk: disk.nsid)
-
-
-def shown(tree: pci_sysfs.Tree, address: str) -> Sequence[Disk] | None:
-    """As :func:`disks`; None also while they cannot be read, because they are just appearing or vanishing."""
-    try:
-        return disks(tree, address)
     except (OSError, ValueError):
         return None
+    return sorted(found, key=lambda disk: disk.nsid)
+
 
 class Size(NamedTuple):
     """The bytes of a namespace, and those of a block."""

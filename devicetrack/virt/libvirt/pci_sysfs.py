@@ -279,8 +279,7 @@ class _Reader:
     def __init__(self, devices: int) -> None:
         self._devices = devices
         self._known: dict[str, Function | None] = {}
-        # By address of a virtual function: its physical function, whose link led to it, and its number.
-        self._parents: dict[str, tuple[str, int]] = {}
+        self._numbers: dict[str, int] = {}      # of virtual functions, by address
 
     def function(self, address: str) -> Function | None:
         if address not in self._known:
@@ -302,18 +301,13 @@ class _Reader:
 
     def _read(self, address: str, at: _Directory) -> Function | None:
         names = at.names()
-        total_vfs = 0
-        vfs: tuple[str, ...] = ()
-        parent = None
-        physfn, number = self._parents.get(address, (None, None))
-        # Unless links of its physical function have led here already, it may be a physical one itself.
-        if physfn is None and (total_vfs := at.read('sriov_totalvfs', _count) or 0) > 0:
-            vfs = self._vfs(address, at, names)
-        elif physfn is not None or (physfn := at.link('physfn', _address)) is not None:
-            parent = self.function(physfn)
-            number = self._parents.get(address, (physfn, None))[1]
-            if number is None and parent is not None and parent.problem is not None:
-                at.problem = at.problem or f'its physical function {physfn}: {parent.problem}'
+        total_vfs = at.read('sriov_totalvfs', _count) or 0
+        vfs = self._vfs(at, names) if total_vfs else ()
+        physfn = at.link('physfn', _address)
+        parent = None if physfn is None else self.function(physfn)
+        number = self._numbers.get(address)
+        if number is None and parent is not None and parent.problem is not None:
+            at.problem = at.problem or f'its physical function {physfn}: {parent.problem}'
         driver = at.link('driver', str)
         group = at.link('iommu_group', int)
         node = at.read('numa_node', int)
@@ -342,14 +336,14 @@ class _Reader:
             return False
         return True
 
-    def _vfs(self, address: str, at: _Directory, names: Iterable[str]) -> tuple[str, ...]:
-        """Read the virtual functions of a physical one, and remember to which physical one they belong."""
+    def _vfs(self, at: _Directory, names: Iterable[str]) -> tuple[str, ...]:
+        """Read the virtual functions of a physical one, and remember their numbers."""
         found = {}
         for name in names:
             number = _VIRTFN.fullmatch(name)
             if number is not None and (vf := at.link(name, _address)) is not None:
                 found[int(number[1])] = vf
-                self._parents[vf] = address, int(number[1])
+                self._numbers[vf] = int(number[1])
         return tuple(found[number] for number in sorted(found))
 
 

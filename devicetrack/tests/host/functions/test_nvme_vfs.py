@@ -146,7 +146,7 @@ class WholeTestCase(hosts.FunctionsTestCase):
         return str(pci_erasing.asked(pci_sysfs.Tree(), pci_sysfs.Function(self.physical)))
 
     def paths(self) -> list[str]:
-        return [f'/dev/{disk.name}' for disk in pci_namespaces.disks(pci_sysfs.Tree(), self.physical) or ()]
+        return [f'/dev/{disk.name}' for disk in pci_namespaces.shown(pci_sysfs.Tree(), self.physical) or ()]
 
     def wait_for_paths(self, number: int) -> None:
         deadline = time.monotonic() + hosts.WAIT_S

@@ -29,7 +29,7 @@ class DiskHostTestCase(base.TestCase):
         self.host.add_disk(DISK, 'S1', SIZE)
 
     def namespaces(self) -> Any:
-        return disks.disks(pci_sysfs.Tree(self.host.root), DISK)
+        return disks.shown(pci_sysfs.Tree(self.host.root), DISK)
 
     def test_its_driver_shows_it_by_another_name_each_time(self) -> None:
         self.assertEqual([disks.Disk('nvme0n1', 1, SIZE, 512)], self.namespaces())

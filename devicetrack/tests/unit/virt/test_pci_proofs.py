@@ -227,10 +227,10 @@ class ProofTestCase(pci_hosts.DiskTestCase):
         driver = self.driver('zero')
         given = self.of_a_guest(driver)
         two.fill(OLD)
-        wipe, show = pci_erasing.Erasing.wipe, libvirt_pci_disks.disks
+        wipe, show = pci_erasing.Erasing.wipe, libvirt_pci_disks.shown
 
         def one_vanishes(erasing: pci_erasing.Erasing, how: str) -> None:
-            with mock.patch.object(libvirt_pci_disks, 'disks', lambda *at: (show(*at) or ())[:1]):
+            with mock.patch.object(libvirt_pci_disks, 'shown', lambda *at: (show(*at) or ())[:1]):
                 wipe(erasing, how)
 
         with mock.patch.object(pci_erasing.Erasing, 'wipe', one_vanishes):
