@@ -1,6 +1,8 @@
 """The work on PCI functions that needs root: drivers, resets, virtual functions, serial numbers, and who uses them.
 
-Anybody with the service's rights may call what the daemon runs, with any arguments: see :mod:`.privileged`.
+Anybody with the service's rights may call what the daemon runs, with any arguments: see :mod:`.privileged`. Each of
+these functions raises OSError if there is no such PCI function, if the kernel refuses, or if there is no privileged
+daemon.
 """
 
 from __future__ import annotations
@@ -37,7 +39,6 @@ def set_vgpu_type(sysfs: str, address: str, number: int) -> None:
     """Write the vGPU type of a virtual function; 0 removes it.
 
     :param sysfs: where sysfs is. A tree elsewhere belongs to the caller, who writes it without the daemon
-    :raises OSError: it cannot be written, the vendor's driver refuses it, or there is no privileged daemon
     """
     privileged.check_number(number)
     privileged.write_attribute(path_of(sysfs, address, 'nvidia/current_vgpu_type'), b'%d\n' % number)
@@ -48,8 +49,6 @@ def set_driver_override(sysfs: str, address: str, driver: str | None) -> None:
     """Name the only driver that may take a PCI function from now on; None allows any driver that knows the function.
 
     The driver that the function has stays. The kernel forgets the name when the host boots.
-
-    :raises OSError: there is no such function, it cannot be written, or there is no privileged daemon
     """
     if driver is not None and not _DRIVER.fullmatch(driver):
         raise OSError(errno.EINVAL, 'not the name of a driver')
@@ -74,8 +73,7 @@ def unbind(sysfs: str, address: str) -> None:
     This blocks until the driver has released the function. A physical function may lose its virtual functions.
 
     :raises OSError: EBUSY: a guest has the function or one of its IOMMU group, or the host uses the function, as
-        :mod:`devicetrack.virt.libvirt.pci_use` finds, or either uses one of its virtual functions or one behind it;
-        else, there is no such function, it cannot be written, or there is no privileged daemon
+        :mod:`devicetrack.virt.libvirt.pci_use` finds, or either uses one of its virtual functions or one behind it
     """
     directory = path_of(sysfs, address)
     if not os.path.lexists(os.path.join(directory, 'driver')):
@@ -92,8 +90,7 @@ def probe(sysfs: str, address: str) -> None:
     This blocks until the driver has tried. The kernel does not always report a failure, so the caller must look which
     driver the function has.
 
-    :raises OSError: a guest has a function of the same IOMMU group and the driver would not be one of VFIO (EBUSY),
-        there is no such function, the kernel refuses it, or there is no privileged daemon
+    :raises OSError: EBUSY: a guest has a function of the same IOMMU group and the driver would not be one of VFIO
     """
     override = path_of(sysfs, address, 'driver_override')
     # The daemon has several threads. None may change the override between the look at it and the kernel's.
@@ -113,8 +110,8 @@ def reset(sysfs: str, address: str, method: str | None) -> None:
     No reset erases the data that a device stores. Afterwards the order of the methods is the same as before.
 
     :param method: a name in ``reset_method``
-    :raises OSError: EBUSY: somebody uses it, as :func:`unbind` says; else, it has no such method (FileNotFoundError if
-        none at all), the reset failed (ENOTTY), or there is no privileged daemon
+    :raises OSError: EBUSY: somebody uses it, as :func:`unbind` says; FileNotFoundError: it has no method at all;
+        ENOTTY: the reset failed
     """
     path = path_of(sysfs, address, 'reset')
     if method is not None and not _RESET_METHOD.fullmatch(method):
@@ -142,9 +139,8 @@ def set_vfs(sysfs: str, address: str, number: int, autoprobe: bool | None = None
         of an NVMe controller before they are online: see :func:`.nvme_controllers.bring_online` and :func:`probe`
     :param timeout_s: how long this process waits for another one that writes. The privileged daemon writes itself, and
         waits until the kernel answers
-    :raises OSError: EBUSY: it has virtual functions already, or somebody uses it, as :func:`unbind` says; else, it
-        cannot have so many (ERANGE), its driver cannot make any (ENOENT), no answer in time (ETIMEDOUT; they may still
-        appear), or there is no privileged daemon
+    :raises OSError: EBUSY: it has virtual functions already, or somebody uses it, as :func:`unbind` says; ERANGE: it
+        cannot have so many; ENOENT: its driver cannot make any; ETIMEDOUT: no answer in time, and they may still appear
     """
     if type(number) is not int or not 1 <= number <= _MAX_VFS:
         raise OSError(errno.EINVAL, 'not a number of virtual functions')
@@ -185,7 +181,6 @@ def read_serial(sysfs: str, address: str) -> str | None:
     privileged daemon has only if ``[devicetrack_privileged] capabilities`` gives it.
 
     :returns: '' if it has none; None if the caller may not see whether it has one
-    :raises OSError: there is no such function, it cannot be read, or there is no privileged daemon
     """
     directory = path_of(sysfs, address)
     if os.path.lexists(os.path.join(directory, 'vpd')):
@@ -271,8 +266,7 @@ def _behind(directory: str) -> Iterator[str]:
 def check_host_use(sysfs: str, address: str) -> None:
     """Check that the host uses neither a PCI function, nor one of its virtual functions, nor one behind it.
 
-    :raises OSError: EBUSY: it does, as :mod:`devicetrack.virt.libvirt.pci_use` finds; else, its use is unknown, there
-        is no such function, or there is no privileged daemon
+    :raises OSError: EBUSY: it does, as :mod:`devicetrack.virt.libvirt.pci_use` finds; else, its use is unknown
     """
     check_host_unused(sysfs, address)
 

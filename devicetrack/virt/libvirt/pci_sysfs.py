@@ -20,8 +20,8 @@ until the guest is gone, and nothing can end a process that waits for it. Only :
 the three. Reading ``config`` wakes a device that sleeps. So only :meth:`Tree.silence` opens it, and not while the
 device sleeps.
 
-A host has thousands of virtual functions, so every system call counts. Attributes are read by the descriptor of the
-function's directory, with one read each. All come from one device, even if another one takes the address meanwhile.
+Attributes are read by the descriptor of the function's directory, with one read each, since a host has thousands of
+virtual functions. All come from one device, even if another one takes the address meanwhile.
 """
 
 from __future__ import annotations
