@@ -216,8 +216,7 @@ class Mdev(typed_kind.TypedKind):
                 unhealthy = 'it is defined and not started, and its parent has no room for it'
         return InventoryDevice(
             self.name, device.uuid, parent.name, mdev_type.resource_class, parent.name, parent.numa_node,
-            _text_of(device.type, parent.name, _pci_address(parent), device_api or _DEVICE_API, device.iommu_group,
-                     self._serial_of(parent)),
+            self._details_text(parent, device.type, device_api or _DEVICE_API, device.iommu_group, vocabulary.EXISTING),
             unhealthy, self.options.use_existing and device_api != _SUBCHANNEL)
 
     def _device_api(self, device: Device) -> str | None:
@@ -255,10 +254,8 @@ class Mdev(typed_kind.TypedKind):
                 if of in (None, parent.name):
                     found.append(Capacity(
                         self.name, parent.name, made.id, parent.name, allowed[made.id].resource_class,
-                        parent.numa_node, available, details.to_text(MdevDetails(
-                            type=made.id, parent=parent.name, parent_address=_pci_address(parent),
-                            device_api=made.device_api, iommu_group=None, origin=vocabulary.CREATED,
-                            parent_serial=self._serial_of(parent))), tight))
+                        parent.numa_node, available,
+                        self._details_text(parent, made.id, made.device_api, None, vocabulary.CREATED), tight))
         return found
 
     # -- usage -------------------------------------------------------------------------------------------------
@@ -297,20 +294,21 @@ class Mdev(typed_kind.TypedKind):
             for (parent, device_type), uuids in self._waiting.items() if limited or parent == device.parent.name}
         return Realized(
             assignment.key,
-            details.to_text(self._details(device, assignment.details)),
+            self._realized_text(device, assignment.details),
             tuple(self._capacities(parents, counts, waiting, self._silences(parents), device.parent.name)))
 
-    def _details(self, device: Device, recorded: MdevDetails) -> MdevDetails:
+    def _realized_text(self, device: Device, recorded: MdevDetails) -> str:
         """Return the details of a device that is ready. A view that does not tell its parent replaces nothing."""
-        parent, device_api = device.parent, self._device_api(device)
+        device_api = self._device_api(device)
         if device_api is None:
-            return MdevDetails(
-                type=recorded.type, parent=recorded.parent, parent_address=recorded.parent_address,
-                device_api=recorded.device_api, iommu_group=device.iommu_group, origin=recorded.origin,
-                parent_serial=recorded.parent_serial)
-        return MdevDetails(
-            type=device.type, parent=parent.name, parent_address=_pci_address(parent), device_api=device_api,
-            iommu_group=device.iommu_group, origin=recorded.origin, parent_serial=self._serial_of(parent))
+            return _text_of(recorded.type, recorded.parent, recorded.parent_address, recorded.device_api,
+                            device.iommu_group, recorded.origin, recorded.parent_serial)
+        return self._details_text(device.parent, device.type, device_api, device.iommu_group, recorded.origin)
+
+    def _details_text(self, parent: nodedev_xml.Parent, device_type: str, device_api: str, iommu_group: int | None,
+                      origin: str) -> str:
+        return _text_of(device_type, parent.name, _pci_address(parent), device_api, iommu_group, origin,
+                        self._serial_of(parent))
 
     def _make_ready(self, assignment: DeviceAssignment) -> Device:
         parents = self.devices.parent(assignment.details.parent)
@@ -530,7 +528,7 @@ def _available(parent: nodedev_xml.Parent, device_type: str) -> int:
 # Every audit needs the text for every device, and the text stays the same.
 @functools.lru_cache(maxsize=4096)
 def _text_of(device_type: str, parent: str, parent_address: str | None, device_api: str,
-             iommu_group: int | None, parent_serial: str) -> str:
+             iommu_group: int | None, origin: str, parent_serial: str) -> str:
     return details.to_text(MdevDetails(
         type=device_type, parent=parent, parent_address=parent_address, device_api=device_api,
-        iommu_group=iommu_group, origin=vocabulary.EXISTING, parent_serial=parent_serial))
+        iommu_group=iommu_group, origin=origin, parent_serial=parent_serial))
