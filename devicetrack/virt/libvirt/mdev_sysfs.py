@@ -35,17 +35,11 @@ class Kernel:
         return os.path.isdir(self.directory)
 
     def uuids(self) -> list[str]:
-        try:
-            return os.listdir(self.directory)
-        except FileNotFoundError:
-            return []
+        return kernel_files.names(self.directory)
 
     def parents(self) -> list[str]:
         """List the addresses of the parents, as in :class:`Made`."""
-        try:
-            return os.listdir(self.parent_path(''))
-        except FileNotFoundError:
-            return []
+        return kernel_files.names(self.parent_path(''))
 
     def parent_path(self, address: str) -> str:
         """Return the directory of a parent: the kernel links PCI devices and virtual ones there."""

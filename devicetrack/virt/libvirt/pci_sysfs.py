@@ -187,10 +187,7 @@ class Tree:
 
     def owner_of(self, interface: str) -> str | None:
         """Return the address of the function that has a network interface; None if no function has it."""
-        try:
-            found = _INTERFACE.fullmatch(os.readlink(os.path.join(self.root, 'class/net', interface)))
-        except OSError:
-            return None
+        found = _INTERFACE.fullmatch(kernel_files.target(self.root, 'class/net', interface))
         return None if found is None else found[1]
 
     def has_interface(self, name: str) -> bool:
@@ -227,14 +224,11 @@ class Tree:
 
         :param driver: the card's own driver
         """
-        try:
-            there = [name for name in os.listdir(self._devices) if vocabulary.PCI_ADDRESS.fullmatch(name)]
-            if there and not any(name.startswith(f'{address.rpartition(":")[0]}:') for name in there):
-                return True
-            found = os.path.basename(os.readlink(os.path.join(self.path(address), 'driver')))
-        except OSError:
-            return False
-        return found != driver and 'vfio' not in found
+        there = [name for name in kernel_files.names_in_reach(self._devices) if vocabulary.PCI_ADDRESS.fullmatch(name)]
+        if there and not any(name.startswith(f'{address.rpartition(":")[0]}:') for name in there):
+            return True
+        found = kernel_files.link(self.path(address), 'driver')
+        return found is not None and found != driver and 'vfio' not in found
 
     def silence(self, address: str) -> str | None:
         """Say that a function does not answer on its bus; None if it answers, sleeps, or shows no registers.

@@ -190,10 +190,7 @@ class HostUse:
         """Return the directories in which the interfaces of a function can be."""
         directory = f'{self._sysfs}/bus/pci/devices/{address}'
         # Only this driver puts a device of its own in between. Listing every function would take longer than the rest.
-        try:
-            of_virtio = os.path.basename(os.readlink(f'{directory}/driver')) == _VIRTIO_DRIVER
-        except OSError:
-            of_virtio = False
+        of_virtio = kernel_files.link(directory, 'driver') == _VIRTIO_DRIVER
         below = filter(_VIRTIO.fullmatch, _entries(directory) or ()) if of_virtio else ()
         return [f'{directory}/net', *(f'{directory}/{name}/net' for name in below)]
 
@@ -262,9 +259,7 @@ class _Blocks:
 
     def name_of(self, number: str) -> str | None:
         """Return the name of the block device with a number, ``major:minor``."""
-        with contextlib.suppress(OSError):
-            return os.path.basename(os.readlink(os.path.join(self._sysfs, 'dev/block', number)))
-        return None
+        return kernel_files.link(self._sysfs, 'dev/block', number)
 
     def at(self, path: str) -> str | None:
         """Return the name of the block device for a path in ``/dev``, as the kernel and mount(8) write it."""
@@ -548,9 +543,8 @@ def _exported(sysfs: str, blocks: _Blocks) -> Iterator[tuple[Sequence[str], str,
 def _open_device(sysfs: str, sort: str, number: str, blocks: _Blocks,
                  unlisted: _Unlisted) -> tuple[Sequence[str], str]:
     """Return the functions on which an open device depends, and the name of the device."""
-    try:
-        target = os.readlink(os.path.join(sysfs, 'dev', sort, number))
-    except OSError:
+    target = kernel_files.target(sysfs, 'dev', sort, number)
+    if not target:
         return unlisted.functions(number) if sort == 'char' else ((), number)       # or it went away
     name = os.path.basename(target)
     if name in _OF_DRIVERS:

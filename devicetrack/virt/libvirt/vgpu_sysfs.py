@@ -25,7 +25,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Mapping
-import contextlib
 import errno
 import os
 import re
@@ -84,14 +83,9 @@ class VGPUs(pci_sysfs.Tree):
 
         :raises DriverError: they cannot be read
         """
-        found = set()
-        for name in self.addresses():
-            # Other devices have no such link, nor has a function that went away just now.
-            with contextlib.suppress(OSError):
-                parent = os.path.basename(os.readlink(self._path(name, 'physfn')))
-                if os.path.lexists(self._path(name, _CURRENT)):
-                    found.add(parent)
-        return found
+        # Other devices have no such link, nor has a function that went away just now.
+        return {parent for name in self.addresses() if os.path.lexists(self._path(name, _CURRENT))
+                and (parent := kernel_files.link(self._path(name, 'physfn'))) is not None}
 
     def known(self, addresses: Iterable[str]) -> set[str]:
         """Return those of the addresses at which there is a virtual function with these files.
@@ -127,8 +121,7 @@ class VGPUs(pci_sysfs.Tree):
         """Say why no virtual function with these files has this parent."""
         if not os.path.lexists(os.path.join(self._devices, address)):
             return 'this host has no such device'
-        with contextlib.suppress(OSError):
-            parent = os.path.basename(os.readlink(self._path(address, 'physfn')))
+        if (parent := kernel_files.link(self._path(address, 'physfn'))) is not None:
             return f'it is a virtual function: name its parent {parent}'
         return 'it has no virtual functions that take vGPU types: enable them'
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
-import contextlib
 import os
 from typing import Final
 from typing import NamedTuple
@@ -19,6 +18,7 @@ from typing import NamedTuple
 from devicetrack import log
 from devicetrack.objects import PCIDetails
 from devicetrack.virt.libvirt import bounded
+from devicetrack.virt.libvirt import kernel_files
 from devicetrack.virt.libvirt import pci_privileged
 from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt import pci_variants
@@ -159,8 +159,7 @@ class ParentSerials:
         """The serial number of the card of the function at an address; '' if nothing tells it."""
         if address is None:
             return ''
-        with contextlib.suppress(OSError):
-            address = os.path.basename(os.readlink(os.path.join(tree.path(address), 'physfn')))
+        address = kernel_files.link(tree.path(address), 'physfn') or address
         try:
             directory = os.stat(tree.path(address)).st_ino
         except OSError:
