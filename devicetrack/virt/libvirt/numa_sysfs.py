@@ -29,16 +29,19 @@ class Topology:
 
     def __init__(self, root: str) -> None:
         self._root = root
+        self._seen: dict[int, int] = {}
         self._told: str | None = None
 
     def sockets(self) -> Sockets:
         """Return pairs of a node and its socket; no pairs when the socket of any node is unknown.
 
-        A node without processors has no socket, and is left out. If a node spans several sockets, all are unknown,
+        A node without processors has no socket, and is left out. So is one whose processors are all offline, for
+        example to save power, unless one of them was online before. If a node spans several sockets, all are unknown,
         because then a device's node does not tell its socket.
         """
         try:
-            return tuple(sorted(self._read().items()))
+            self._seen |= self._read()
+            return tuple(sorted(self._seen.items()))
         except (OSError, ValueError) as error:
             if str(error) != self._told:        # warn once, and not in each audit
                 self._told = str(error)

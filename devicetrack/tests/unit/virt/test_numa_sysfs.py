@@ -48,6 +48,15 @@ class TopologyTestCase(base.TestCase):
         self.add({0: '0-1', 1: ''}, {0: 0, 1: 0})
         self.assertEqual({0: 0}, self.sockets())
 
+    def test_a_node_keeps_its_socket_while_its_processors_are_offline(self) -> None:
+        topology = numa_sysfs.Topology(self.root)
+        self.add({0: '0-1', 1: ''}, {0: 0, 1: 0})
+        self.assertEqual({0: 0}, dict(topology.sockets()))
+        self.add({1: '3'}, {3: 0})
+        for _again in range(2):
+            self.assertEqual({0: 0, 1: 0}, dict(topology.sockets()))
+            self.add({1: ''}, {})
+
     def test_one_node_on_two_sockets_makes_all_unknown(self) -> None:
         self.add({0: '0-1', 1: '2-3'}, {0: 0, 1: 1, 2: 1, 3: 1})
         self.assertEqual({}, self.sockets())
