@@ -24,8 +24,13 @@ ROOT = pathlib.Path(devicetrack.__file__).parent
 # What the service needs beside a conductor in another process, which is its way to the database.
 PROGRAM = textwrap.dedent("""
     import sys
-    import threading
+    import time
     from devicetrack.nova import command
+
+    def hang():
+        # In short waits: eventlet looks for signals in between, and after a minute otherwise.
+        while True:
+            time.sleep(0.1)
 
     def prepare():
         # After Nova chose its threads, which importing its service before would do too early.
@@ -167,7 +172,7 @@ class ServiceTestCase(base.TestCase):
         self.assertNotIn('did not complete within', self.tail())
 
     def test_a_service_that_is_told_to_stop_while_it_starts_ends_at_once(self) -> None:
-        with self.service(before_start="print('starts', flush=True), threading.Event().wait()") as running:
+        with self.service(before_start="print('starts', flush=True), hang()") as running:
             assert running.stdout is not None
             self.assertEqual('starts\n', running.stdout.readline(), self.tail())
             running.send_signal(signal.SIGTERM)
