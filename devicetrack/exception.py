@@ -18,10 +18,7 @@ from typing import dataclass_transform
 
 def several(*, default: Any = dataclasses.MISSING) -> Any:
     """A fact of an error that has several items. They become a tuple, since their owner may change them later."""
-    return dataclasses.field(default=default, metadata={_CONVERTER: tuple})
-
-
-_CONVERTER = 'converter'
+    return dataclasses.field(default=default, metadata={'several': True})
 
 
 @dataclass_transform(eq_default=False, field_specifiers=(several,))
@@ -43,8 +40,8 @@ class DeviceTrackError(Exception):
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):     # type: ignore[arg-type]
-            if _CONVERTER in field.metadata:
-                setattr(self, field.name, field.metadata[_CONVERTER](getattr(self, field.name)))
+            if field.metadata:
+                setattr(self, field.name, tuple(getattr(self, field.name)))
         self.args = tuple(vars(self).values())
 
     def __str__(self) -> str:

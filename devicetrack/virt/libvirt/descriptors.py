@@ -29,26 +29,26 @@ import struct
 import tempfile
 from typing import Final
 
-TIMEOUT_S: Final = 30.0
+# How long the descriptor may take after the daemon answered.
+_TIMEOUT_S: Final = 30.0
 
 _SOCKET: Final = re.compile(r'/.*/devicetrack-[a-z0-9_]+/fd')
 
 
-def receive(ask: Callable[[str], object], timeout_s: float = TIMEOUT_S) -> int:
+def receive(ask: Callable[[str], object]) -> int:
     """Have a daemon open something, and receive the descriptor. The caller closes it; no child inherits it by itself.
 
     For a service that does not run as root. This blocks until the daemon has answered.
 
     :param ask: calls the function of the daemon, which calls :func:`send` with the path of the socket that it gets. Its
         errors pass
-    :param timeout_s: how long the descriptor may take after the daemon answered
     :raises OSError: the daemon sent no descriptor, or not in time
     """
     with tempfile.TemporaryDirectory(prefix='devicetrack-') as directory, \
             socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(os.path.join(directory, 'fd'))
         listener.listen(1)
-        listener.settimeout(timeout_s)
+        listener.settimeout(_TIMEOUT_S)
         ask(listener.getsockname())
         connection, _address = listener.accept()
         with connection:

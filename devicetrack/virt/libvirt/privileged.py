@@ -93,7 +93,7 @@ def entry(of_sysfs: bool = False, opens: bool = False, made: Callable[[Any], obj
                 return of(*arguments)
             asked = arguments[1:] if of_sysfs else arguments
             if opens:
-                return descriptors.receive(lambda socket_path: _ask_daemon(run, *asked, socket_path), NDCTL_TIMEOUT_S)
+                return descriptors.receive(lambda socket_path: _ask_daemon(run, *asked, socket_path))
             return made(_ask_daemon(run, *asked))
 
         root.ENTRY_POINTS.add(run)

@@ -304,17 +304,15 @@ class Proofs:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(new)
         fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        try:
-            text = ''.join([_checked(f'{_FORM}\t{_itself(fd)}'),
-                            *(_checked('\t'.join((_GIVEN, kind, urllib.parse.quote(name, safe=''))))
-                              for kind, name in sorted(given)),
-                            *(_line(key, proof) for key, proof in known.items())])
-            _write_all(fd, text.encode())
+        with open(fd, 'w', encoding='utf-8') as file:
+            file.write(_checked(f'{_FORM}\t{_itself(fd)}'))
+            file.writelines(_checked('\t'.join((_GIVEN, kind, urllib.parse.quote(name, safe=''))))
+                            for kind, name in sorted(given))
+            file.writelines(_line(key, proof) for key, proof in known.items())
+            file.flush()
             os.fsync(fd)
             os.rename(new, self._path)
             status = os.fstat(fd)
-        finally:
-            os.close(fd)
         ownfiles.sync_directory(os.path.dirname(self._path))
         self._known, self._given = known, given
         self._read = _state_of(status)
@@ -359,8 +357,3 @@ def _text(line: bytes) -> str | None:
         return text.decode() if int(line[:_CHECKSUM], 16) == zlib.crc32(text) else None
     except ValueError:
         return None
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(fd, data):]
