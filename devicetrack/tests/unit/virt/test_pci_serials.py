@@ -127,7 +127,7 @@ class SerialsTestCase(pci_hosts.PCIHostTestCase):
 
     def test_a_card_that_gives_no_answer_in_time_has_none(self) -> None:
         self.host.add_igb(CARD)
-        self.useFixture(fixtures.MonkeyPatch(f'{pci_cards.__name__}._READ_S', 0.01))
+        self.useFixture(fixtures.MonkeyPatch(f'{pci_cards.__name__}.READ_S', 0.01))
         fifo = self.useFixture(fixtures.TempDir()).join('fifo')
         os.mkfifo(fifo)
 
