@@ -148,7 +148,7 @@ def set_vfs(sysfs: str, address: str, number: int, autoprobe: bool | None = None
         raise OSError(errno.EINVAL, 'neither yes nor no')
     directory = path_of(sysfs, address)
     # Only go from none to some. To remove any, the kernel removes all, and waits for the guests that have one.
-    if _vfs(directory):
+    if numbered_vfs(directory):
         raise OSError(errno.EBUSY, 'it has virtual functions')
     # Many drivers reset their card for this.
     check_unused(sysfs, address)
@@ -205,11 +205,6 @@ def path_of(sysfs: str, address: str, name: str = '') -> str:
     return os.path.join(directory, name) if name else directory
 
 
-def _vfs(directory: str) -> list[str]:
-    """Return the addresses of a function's virtual functions."""
-    return list(numbered_vfs(directory).values())
-
-
 def numbered_vfs(directory: str) -> dict[int, str]:
     """Return the addresses of a function's virtual functions by their numbers, from 0."""
     return {int(found[1]): os.path.basename(os.readlink(entry.path)) for entry in os.scandir(directory)
@@ -249,7 +244,7 @@ def check_unused(sysfs: str, address: str) -> None:
 
 def _with_dependents(sysfs: str, address: str) -> tuple[str, ...]:
     directory = path_of(sysfs, address)
-    return (address, *_vfs(directory), *_behind(directory))
+    return (address, *numbered_vfs(directory).values(), *_behind(directory))
 
 
 def _behind(directory: str) -> Iterator[str]:

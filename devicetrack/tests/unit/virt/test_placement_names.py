@@ -47,12 +47,6 @@ class TraitsTestCase(base.TestCase):
                              set(os_traits.get_traits()))
 
 
-class ProviderTestCase(base.TestCase):
-
-    def test_has_the_address_in_capitals(self) -> None:
-        self.assertEqual('0000:3D:00.0', placement_names.provider('0000:3d:00.0'))
-
-
 class NoNameTestCase(base.TestCase):
 
     scenarios = base.table(

@@ -75,7 +75,6 @@ from devicetrack.virt.libvirt.kinds import pci_options
 from devicetrack.virt.libvirt.kinds import pci_places
 from devicetrack.virt.libvirt.kinds import pci_ports
 from devicetrack.virt.libvirt.kinds import pci_vfs
-from devicetrack.virt.libvirt.kinds import placement_names
 
 # What passes by itself when a disk has just come to its driver: somebody looks at it, its controller is not there yet,
 # or the kernel has not shown its namespaces yet.
@@ -315,8 +314,11 @@ class PCI(api.DeviceKind):
 
     @staticmethod
     def _provider(function: pci_sysfs.Function) -> str:
-        """Return the stable name of the provider that counts a function: that of its physical function."""
-        return placement_names.provider(function.physfn or function.address)
+        """Return the stable name of the provider that counts a function: that of its physical function.
+
+        Nova's provider has the node's name, an underscore, and the address in capitals: ``compute-7_0000:3D:00.0``.
+        """
+        return (function.physfn or function.address).upper()
 
     def _disks(self, function: pci_sysfs.Function) -> str | None:
         if not pci_cards.is_nvme(function):
@@ -434,9 +436,7 @@ class PCI(api.DeviceKind):
         return pci_identity.is_written(before, now)
 
     def check_free(self, assignment: DeviceAssignment) -> None:
-        self._check_used_by_nobody(assignment, self._identity.there(assignment))
-
-    def _check_used_by_nobody(self, assignment: DeviceAssignment, function: pci_sysfs.Function) -> None:
+        function = self._identity.there(assignment)
         try:
             self._check_no_guest(assignment, function)
             # libvirt does not check this, and a service without root's rights cannot see what other users have open.

@@ -48,14 +48,6 @@ def product_of(resource_class: str) -> tuple[str, str] | None:
     return None if match is None else (match[1].lower(), match[2].lower())
 
 
-def provider(address: str) -> str:
-    """Return the stable name of the provider for an address: the function's own, or its physical function's.
-
-    Nova's provider has the node's name, an underscore, and the address in capitals: ``compute-7_0000:3D:00.0``.
-    """
-    return address.upper()
-
-
 def traits(text: str) -> frozenset[str]:
     """Return the traits for names separated by commas.
 
