@@ -116,7 +116,9 @@ class Maker:
         for address, function in functions.items():
             rule = of(self._rules, function) if function.physfn is None else None
             if rule is not None and rule.number is not None and (function.total_vfs or address in named):
-                faults[address] = self._make(function, rule, rule.number, is_held, locked)
+                # Those before it may have taken minutes.
+                now = self._tree.function(address) or function
+                faults[address] = self._make(now, rule, rule.number, is_held, locked)
         self.faults = {address: fault for address, fault in faults.items() if fault is not None}
 
     def _make(self, function: pci_sysfs.Function, rule: VFRule, number: int, is_held: Callable[[str], bool],
