@@ -43,7 +43,7 @@ ESCAPE: Final = '\\x'
 
 
 class Record(NamedTuple):
-    """One row of the store: one assignment, with the fields of a :class:`.assignment.DeviceAssignment`.
+    """One row of the store: one assignment, with the fields of :class:`~devicetrack.objects.DeviceAssignment`.
 
     ``seen`` is in the form major.minor.patch. ``instance_name`` is what people called the instance when it was claimed,
     None if that was not recorded. It is only shown.
