@@ -249,7 +249,7 @@ class VirtDriver(abc.ABC):
         Idempotent, and exclusive with :meth:`unclaim` of the same device in any process of this host. Before this
         method returns, it durably removes the proof that the device is clean: a guest writes to the device from now on.
 
-        Unless its row records that the device was ready before, the driver first checks as :func:`check_free`.
+        Unless its row records that the device was ready before, the driver first checks as ``check_free`` does.
 
         :param confirm: called with the assignment under the device's lock, before the device is changed. Its error
             passes through to the caller, and nothing was changed
