@@ -35,12 +35,9 @@ def register(conf: cfg.ConfigOpts, group: str, options: Iterable[cfg.Opt]) -> No
         is not an absolute path
     """
     options = list(options)
-    there = conf[group] if group in conf else ()
     for option in options:
-        # At each call oslo.config forgets all values that it has looked up, even if the call changes nothing.
-        if option.dest not in there:
-            with contextlib.suppress(cfg.DuplicateOptError):        # the service has registered it since
-                conf.register_opt(option, group=group)
+        with contextlib.suppress(cfg.DuplicateOptError):            # the service has registered it in its own way
+            conf.register_opt(option, group=group)
     values = conf[group]
     for option in options:
         # As oslo.config finds it in a file: keystoneauth1 has hyphens in the names of its options.
