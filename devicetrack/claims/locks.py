@@ -154,7 +154,7 @@ class Lock:
     :param of: what it belongs to, for its name among the locks of the process
     """
 
-    __slots__ = ('name', '_fair', '_entering', '_users', '_turn', '_is_torn', '__weakref__')
+    __slots__ = ('name', '_fair', '_entering', '_users', '_turn', '__weakref__')
 
     def __init__(self, name: str, of: str = '') -> None:
         self.name = name
@@ -165,7 +165,6 @@ class Lock:
         self._entering = threading.Lock()
         self._users: list[int] = []             # the threads that have it or wait for it
         self._turn: _Turn | None = None         # the block that has it
-        self._is_torn = False
 
     def held(self, wait: bool = True) -> _Turn:
         """Hold the lock during a block.
@@ -173,7 +172,6 @@ class Lock:
         :param wait: False does not wait, and ``as`` says whether the block has the lock
         :raises WrongOrder: the calling thread must not wait for it now
         :raises ReentrantCall: the calling thread has it, or waits for it further up its stack
-        :raises StartIsOver: an interrupt tore out a waiter
         """
         return _Turn(self, wait)
 
@@ -197,32 +195,22 @@ class Lock:
     def tear(self) -> None:
         """Leave it, or its line, as the calling thread, wherever an interrupt came. Idempotent.
 
-        The interrupt may have come in the middle of a step of oslo.concurrency's lock. A waiter that it tore out keeps
-        its place in the line there, and nobody behind it would ever have a turn. So this thread goes through the line
-        until nobody else waits there, and nobody joins it any more.
+        The interrupt may have come in the middle of a step of oslo.concurrency's lock. A waiter that it tore out would
+        keep its place in the line there, and nobody behind it would ever have a turn. This waits for nobody: others may
+        be torn out at the same time.
         """
         fair = self._fair
-        within = fair._cond
+        me, within = fair._current_thread(), fair._cond
         while within._is_owned():
             within.release()
-        if fair.is_writer(check_pending=False):
-            self._turn = None
-            _acquire(fair)                      # it may have got the lock, and not have counted that
-            while fair.is_writer(check_pending=False):
-                _release(fair)
-        if fair.is_writer():
-            with self._entering:
-                self._is_torn = True
-            while self._others_wait():
-                _acquire(fair)
-                _release(fair)
         with within:
-            within.notify_all()                 # it may have left the lock or the line, and not have said so
+            while me in fair._pending_writers:
+                fair._pending_writers.remove(me)
+            if fair._writer == me:
+                self._turn = None
+                fair._writer = None
+            within.notify_all()                 # also if it left the lock or the line before, and did not say so
         self._forget()
-
-    def _others_wait(self) -> bool:
-        others = len(self._users) - self._users.count(threading.get_ident())
-        return others > (self._fair.owner is not None)          # one of them may have it
 
 
 class _Turn:
@@ -245,8 +233,6 @@ class _Turn:
             raise WrongOrder(lock.name, held())
         try:
             with lock._entering:
-                if lock._is_torn:
-                    raise exception.StartIsOver
                 self._has_it = wait or not lock._users
                 if self._has_it:
                     own.append(lock)

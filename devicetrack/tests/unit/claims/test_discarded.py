@@ -6,6 +6,7 @@ from collections.abc import Callable
 from collections.abc import Iterator
 import configparser
 import contextlib
+import ctypes
 import functools
 import gc
 import itertools
@@ -395,6 +396,9 @@ class LockTestCase(base.TestCase):
             with self.lock.held():
                 work()
 
+        return self.start_in_line(wait)
+
+    def start_in_line(self, wait: Callable[[], object]) -> threading.Thread:
         before = len(self.lock._fair._pending_writers)
         waiter = threading.Thread(target=wait, daemon=True)
         waiter.start()
@@ -468,7 +472,24 @@ class LockTestCase(base.TestCase):
         [waiter] = behind
         waiter.join(base.HANGS_S)
         self.assertFalse(waiter.is_alive())
-        self.assertRaises(exception.StartIsOver, self.lock.held().__enter__)
+        self.assertEqual([True], self.together(self.has_it))
+        self.assertTrue(self.has_it())
+
+    def test_who_waits_gets_it_when_several_in_the_line_are_torn_out(self) -> None:
+        def be_torn_out() -> None:
+            with contextlib.suppress(Interrupt), self.lock.held():
+                pass
+
+        with self.lock.held():
+            torn = [self.start_in_line(be_torn_out) for _ in range(3)]
+            waiter = self.start_waiter()
+            for thread in torn:
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0),
+                                                           ctypes.py_object(Interrupt))
+        for thread in (*torn, waiter):
+            thread.join(base.HANGS_S)
+            self.assertFalse(thread.is_alive())
+        self.assertTrue(self.has_it())
 
     def test_who_waits_gets_it_wherever_in_the_lock_an_interrupt_came(self) -> None:
         for number in itertools.count():
