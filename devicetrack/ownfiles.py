@@ -14,8 +14,17 @@ import os
 import pathlib
 import stat
 import tempfile
+from typing import Final
 
 _WRITABLE = stat.S_IWGRP | stat.S_IWOTH
+
+_REMEDIES: Final = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), 'make room for it'),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), 'let this process write to it'),
+    **dict.fromkeys((errno.EEXIST, errno.EISDIR, errno.ENOTDIR), 'move away what is in its place'),
+    **dict.fromkeys((errno.EMFILE, errno.ENFILE), 'let this process open more files'),
+    errno.EIO: 'look at its disk (the log of the kernel, dmesg)',
+}
 
 
 class NotOurs(PermissionError):
@@ -23,6 +32,19 @@ class NotOurs(PermissionError):
 
     filename: str
     strerror: str
+
+
+def reason(error: OSError, path: str) -> str:
+    """Say which file or directory cannot be used, why, and what to do.
+
+    :param path: the one that was used, if the error has none
+    """
+    why = error.strerror or str(error)
+    if isinstance(error, NotOurs):
+        return f'{error.filename}: {why}'
+    if path in why:                             # a text of ours, which says what to do
+        return why
+    return ': '.join(filter(None, (error.filename or path, why, _REMEDIES.get(error.errno or 0))))
 
 
 def make_directory(path: str) -> None:

@@ -104,7 +104,7 @@ class HostLock:
                 raise exception.UnsafePath(error.filename, error.strerror) from error
             except OSError as error:
                 raise exception.InvalidConfiguration(manager_options.STATE_PATH, self._state_path,
-                                                     f'cannot be made or used: {error.strerror}') from error
+                                                     ownfiles.reason(error, self._state_path)) from error
             self._write(_COMMAND if self._by_command else _HEARS)
             undo.pop_all()
         return self

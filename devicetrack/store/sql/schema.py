@@ -176,11 +176,8 @@ def make_file(store: Database) -> None:
     try:
         ownfiles.make_directory(os.path.dirname(path))
         ownfiles.make_file(path)
-    except ownfiles.NotOurs as error:
-        raise exception.StoreUnavailable(store.name, f'{error.filename}: {error.strerror}') from error
     except OSError as error:
-        raise exception.StoreUnavailable(
-            store.name, f'it cannot be made ({error.strerror}): let this process write to it') from error
+        raise exception.StoreUnavailable(store.name, ownfiles.reason(error, path)) from error
 
 
 def copy_file(store: Database, to: Database) -> None:

@@ -132,7 +132,7 @@ class LibvirtDriver(guests.Guests):
         try:
             ownfiles.make_directory(path)
         except OSError as error:
-            raise exception.CommandFailed(f'make the directory {path}', str(error.strerror)) from error
+            raise exception.CommandFailed('make a directory', ownfiles.reason(error, path)) from error
         made = self._cleaner_of_service = LibvirtDriver(self.host, self.conf, path, [pci_of_service.OfService],
                                                         self.hypervisor.raw, trusts=True)
         for kind in made._functions_of_service():
@@ -579,7 +579,9 @@ class LibvirtDriver(guests.Guests):
             except filelock.FileLocked:
                 raise _busy(assignment) from None
             except OSError as error:
-                raise failed(*assignment.key, _no_lock(error)) from error
+                path = self._lock_path(assignment.key)
+                raise failed(*assignment.key,
+                             f'its lock file cannot be used: {ownfiles.reason(error, path)}') from error
             except exception.DeviceKindFailed as error:
                 raise failed(*assignment.key, str(error)) from error
             yield lock
@@ -653,8 +655,3 @@ def _place_by_name(device: InventoryDevice) -> tuple[str | None, str | None]:
 
 def _busy(assignment: DeviceAssignment) -> exception.DeviceBusy:
     return exception.DeviceBusy(*assignment.key, 'another process or thread holds its lock')
-
-
-def _no_lock(error: OSError) -> str:
-    where = f' {error.filename}' if isinstance(error, ownfiles.NotOurs) else ''
-    return f'its lock file{where} cannot be used: {error.strerror}'

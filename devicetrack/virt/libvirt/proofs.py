@@ -81,7 +81,7 @@ class Proofs:
     """
 
     def __init__(self, state_path: str) -> None:
-        self._path = os.path.join(state_path, 'proofs')
+        self.path = os.path.join(state_path, 'proofs')
         self._mutex = threading.Lock()
         self._known: _Known = {}
         self._given: frozenset[_Key] = frozenset()      # none of these has a proof
@@ -219,16 +219,16 @@ class Proofs:
 
         :raises OSError: the lock cannot be taken, or the file can be neither read nor replaced
         """
-        with self._mutex, filelock.writing(self._path):
+        with self._mutex, filelock.writing(self.path):
             error = self._refresh()
             if isinstance(error, ownfiles.NotOurs | _NotProofs):
                 try:
                     self._replace({}, frozenset())
                 except OSError as failed:
-                    raise OSError(failed.errno, f'{self._path} cannot be trusted ({error.strerror}) and not be '
+                    raise OSError(failed.errno, f'{self.path} cannot be trusted ({error.strerror}) and not be '
                                                 f'replaced ({failed.strerror or failed})') from failed
             elif error is not None:
-                raise OSError(error.errno, f'{self._path} cannot be read ({error.strerror or error}). If that lasts, '
+                raise OSError(error.errno, f'{self.path} cannot be read ({error.strerror or error}). If that lasts, '
                                            'delete the file: its devices are then read again') from error
             yield
 
@@ -244,11 +244,11 @@ class Proofs:
             known, given = ({}, set()) if now == _NO_FILE else self._load()
             # Whoever replaced or deleted the file may have been killed before that was durable. After a power cut the
             # old file would be back, with proofs that are not known here.
-            ownfiles.sync_directory(os.path.dirname(self._path))
+            ownfiles.sync_directory(os.path.dirname(self.path))
         except OSError as error:
             self._read, self._known, self._given = None, {}, frozenset()
             if self._logged != str(error):      # not again for each device
-                LOG.error('%(path)s proves no device clean: %(error)s', {'path': self._path, 'error': error})
+                LOG.error('%(path)s proves no device clean: %(error)s', {'path': self.path, 'error': error})
                 self._logged = str(error)
             return error
         self._read = None                       # of the file before
@@ -259,7 +259,7 @@ class Proofs:
     def _state(self) -> tuple[int, ...]:
         """:raises OSError: it is unknown, also whether there is a file"""
         try:
-            status = os.lstat(self._path)
+            status = os.lstat(self.path)
         except FileNotFoundError:
             return _NO_FILE
         return _state_of(status)
@@ -269,8 +269,8 @@ class Proofs:
 
         :raises OSError: nothing counts
         """
-        ownfiles.check_file(self._path)
-        with open(self._path, 'rb', opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW)) as file:
+        ownfiles.check_file(self.path)
+        with open(self.path, 'rb', opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW)) as file:
             itself = _itself(file.fileno())
             head, *lines = file.read().split(b'\n')
         if _text(head) != f'{_FORM}\t{itself}':
@@ -300,7 +300,7 @@ class Proofs:
         :raises OSError: the file has its new or its old content, and is read again before it is used
         """
         given = given.difference(known)
-        self._read, new = None, f'{self._path}.new'
+        self._read, new = None, f'{self.path}.new'
         with contextlib.suppress(FileNotFoundError):
             os.unlink(new)
         fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -311,9 +311,9 @@ class Proofs:
             file.writelines(_line(key, proof) for key, proof in known.items())
             file.flush()
             os.fsync(fd)
-            os.rename(new, self._path)
+            os.rename(new, self.path)
             status = os.fstat(fd)
-        ownfiles.sync_directory(os.path.dirname(self._path))
+        ownfiles.sync_directory(os.path.dirname(self.path))
         self._known, self._given = known, given
         self._read = _state_of(status)
 

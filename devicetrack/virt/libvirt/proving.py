@@ -20,6 +20,7 @@ from typing import Final
 from devicetrack import exception
 from devicetrack import filelock
 from devicetrack import log
+from devicetrack import ownfiles
 from devicetrack import vocabulary
 from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
@@ -294,18 +295,22 @@ class Proving:
                 keys.update(DeviceKey(name, one) for one in reached)
         self.take_back(keys, {assignment.key for assignment in assignments})
 
+    def _no_proof(self, error: OSError) -> exception.DriverError:
+        return exception.CommandFailed('use the proofs that devices are clean',
+                                       ownfiles.reason(error, self._proofs.path))
+
     def _proven(self, kind: str) -> Mapping[str, str]:
         try:
             return self._proofs.of_kind(kind)
         except OSError as error:
-            raise _no_proof(error) from error
+            raise self._no_proof(error) from error
 
     def proven_keys(self) -> Collection[_Key]:
         """The proven devices of all kinds."""
         try:
             return self._proofs.keys()
         except OSError as error:
-            raise _no_proof(error) from error
+            raise self._no_proof(error) from error
 
     def take_back(self, keys: Iterable[DeviceKey], given: Iterable[DeviceKey] = ()) -> None:
         """Forget durably that devices are clean.
@@ -316,7 +321,7 @@ class Proving:
         try:
             self._proofs.take_back(keys, given)
         except OSError as error:
-            raise _no_proof(error) from error
+            raise self._no_proof(error) from error
 
     def _evidence(self, assignments: Collection[DeviceAssignment]) -> dict[DeviceKey, str]:
         """What the host shows of writes to devices now.
@@ -345,7 +350,7 @@ class Proving:
             for each, devices in proven.items():
                 self._proofs.record(devices, each, evidence)
         except OSError as error:
-            raise _no_proof(error) from error
+            raise self._no_proof(error) from error
 
     # -- devices without an owner ---------------------------------------------------------------------------------
 
@@ -481,7 +486,3 @@ class Proving:
 def _confirmed(assignment: DeviceAssignment, confirm: Confirm | None) -> None:
     if confirm is not None:
         confirm(assignment)
-
-
-def _no_proof(error: OSError) -> exception.DriverError:
-    return exception.CommandFailed('write the proofs that devices are clean', str(error.strerror or error))

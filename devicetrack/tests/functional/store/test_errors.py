@@ -330,7 +330,7 @@ class TestFile(base.TestCase):
         self.addCleanup(os.chmod, self.fixture.directory, 0o700)
         error = self._as_somebody_else(lambda: schema.sync(self.store))
         self.assertIsInstance(error, exception.StoreUnavailable)
-        self.assertIn('cannot be made', error.reason)
+        self.assertIn('let this process write to it', error.reason)
 
     def test_a_full_file(self) -> None:
         schema.sync(self.store)

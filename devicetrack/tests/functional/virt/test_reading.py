@@ -80,6 +80,22 @@ class ReadTestCase(base.TestCase):
         self.assertIn('it has no bytes that can be read', str(self.prove()))
         self.assertFalse(self.is_proven())
 
+    def test_a_file_of_the_state_directory_that_cannot_be_used_is_named_with_what_to_do(self) -> None:
+        for name in ('locks', 'proofs.new'):
+            self.fill(bytes(MIB))
+            wrong = os.path.join(self.state_path, name)
+            driver = self.driver()
+            assigned = self.assigned(driver)
+            if name == 'locks':
+                with open(wrong, 'w'):
+                    pass
+            else:
+                os.mkdir(wrong)
+            self.assertIn(f'{wrong}: ', said := str(driver.prove([assigned], vocabulary.READ)[KEY]))
+            self.assertTrue(said.endswith(': move away what is in its place'), said)
+            os.rename(wrong, f'{wrong}.away')
+            self.assertIsNone(driver.prove([assigned], vocabulary.READ)[KEY])
+
     def test_holes_are_not_read(self) -> None:
         self.fill(b'x', 1 << 40)
         began = time.monotonic()

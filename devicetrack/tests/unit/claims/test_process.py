@@ -223,6 +223,7 @@ class IdentityTestCase(HostTestCase):
         with open(host.configuration.state_path, 'w'):
             error = self.assertRaises(exception.InvalidConfiguration, host.manager.init_host, self.context)
         self.assertEqual(('[devicetrack] state_path', host.configuration.state_path), (error.option, error.value))
+        self.assertTrue(error.reason.endswith('File exists: move away what is in its place'), error.reason)
         os.remove(host.configuration.state_path)
         os.rename(f'{host.configuration.state_path}.away', host.configuration.state_path)
         host.manager.init_host(self.context)

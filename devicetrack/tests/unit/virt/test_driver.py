@@ -549,7 +549,7 @@ class UnclaimTestCase(DriverTestCase):
         os.chmod(locks, 0o770)
         error = self.unclaim()
         self.assertIsInstance(error, exception.UnclaimFailed)
-        self.assertIn(f'{locks} cannot be used: users other than its owner can write to it (mode 0770)', str(error))
+        self.assertIn(f'cannot be used: {locks}: users other than its owner can write to it (mode 0770)', str(error))
 
     def test_locks_that_cannot_be_made_free_nothing(self) -> None:
         with open(os.path.join(self.state_path, 'locks'), 'w'):
