@@ -236,8 +236,21 @@ class Database:
                 if self.path is not None:       # a server undoes it at the end of the session, and may not answer now
                     with contextlib.suppress(*self._foreign):
                         connection.rollback()
+                    if isinstance(error, self._foreign) and self.backend.fault(error).cause is FaultCause.FULL:
+                        self._leave_another(connection)
+                        raise
                 connection.invalidate(error)
                 raise
+
+    def _leave_another(self, connection: sa.Connection) -> None:
+        """Put another connection into the pool, and have this one of SQLite closed at the end of its block.
+
+        With the last connection SQLite removes the log and its index. A full disk has no room for new ones, so nobody
+        could read.
+        """
+        connection.detach()
+        with contextlib.suppress(*self._foreign), self.engine.connect() as other:
+            other.exec_driver_sql('SELECT count(*) FROM sqlite_master')
 
     def notice_fork(self) -> None:
         """In a forked child, begin anew without touching any connection of the parent."""

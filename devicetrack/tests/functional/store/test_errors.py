@@ -364,6 +364,24 @@ class TestFile(base.TestCase):
         self.assertIn('it is full', error.reason)
         self.assertIn('make room for it', error.reason)
 
+    def test_a_full_device_keeps_nobody_from_reading(self) -> None:
+        """SQLite would remove its index with the last connection, if the failed one were that, and need a new one."""
+        schema.sync(self.store)
+        self.store.close()
+
+        def fail_and_read() -> tuple[str, int]:
+            self.store.write(insert(record('ns0')))
+            sa.event.listen(self.store.engine, 'begin', lambda connection: connection.exec_driver_sql(
+                'PRAGMA max_page_count = 1'))           # SQLite takes the present number
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+            error = self.assertRaises(exception.StoreUnavailable, self.store.write,
+                                      insert(record('ns1', details='x' * 100_000)))
+            return error.reason, len(self.store.records())
+
+        reason, count = processes.in_fork(fail_and_read)
+        self.assertIn('it is full', reason)
+        self.assertEqual(1, count)
+
     def test_a_full_file_system(self) -> None:
         """A limit on the size of files stands for the device that has no room: writing to them fails."""
         schema.sync(self.store)
