@@ -273,7 +273,7 @@ def start_anew(before: Running) -> tuple[Running, list[Finding]]:
     before.service_cleaning.close()
     before.unproven.stop()
     try:
-        running, findings = _open(before.parts, before.starter, before.memory, before.service_store)
+        running, findings = _open(before.parts, before.starter, before.memory, before)
     except exception.HostTakenOver:
         before.was_taken_over = True
         raise
@@ -283,7 +283,7 @@ def start_anew(before: Running) -> tuple[Running, list[Finding]]:
 
 
 def _open(parts: Parts, starter: Starter, memory: Memory,
-          service_store: Store | None = None) -> tuple[Running, list[Finding]]:
+          before: Running | None = None) -> tuple[Running, list[Finding]]:
     parts.store.check()
     row = identify(parts.store, parts.here.host, parts.conf[options.GROUP].machine_id_path)
     withheld.carry_over(parts.store, row)
@@ -291,5 +291,8 @@ def _open(parts: Parts, starter: Starter, memory: Memory,
     # A start anew does not take the host back from a manager that took it over.
     row = row._replace(epoch=parts.store.take_epoch(row.uuid, memory.epochs))
     memory.epochs.intersection_update((row.epoch,))
-    running = Running(row, parts, starter, memory.copy(), service_store or parts.store.at_epoch(row, memory.epochs))
-    return running, running.audits.start(anew=service_store is not None)
+    running = Running(row, parts, starter, memory.copy(),
+                      parts.store.at_epoch(row, memory.epochs) if before is None else before.service_store)
+    if before is not None:
+        before.memory = running.memory          # if this start fails, the next one has what this one learned
+    return running, running.audits.start(anew=before is not None)

@@ -147,6 +147,24 @@ class DiscardedLedgerTestCase(base.TestCase):
         self.assertEqual([], host.store.contexts(host.manager.state().host_uuid))
         self.assertIsNone(host.running.rows.known.context(instance.uuid))
 
+    def test_a_row_that_a_start_anew_ended_before_it_failed_is_not_lost(self) -> None:
+        host, ended = self.host(parents={'p0': 1}), list[object]()
+        instance = host.spawn(vgpu=1)
+
+        def interrupt() -> None:
+            if not host.owners():
+                ended.append(None)
+                raise Interrupt
+
+        host.machine.before('unclaim', exception.DeviceBusy('mdev', 'u', 'busy'), times=1)
+        self.assertRaises(exception.DeviceBusy, host.delete, instance)
+        host.running.end()
+        host.store.after('write', interrupt)
+        self.assertRaises(Interrupt, host.manager.providers)
+        host.store.clear()
+        self.assertEqual(([None], [], None), (ended, host.audit(), host.running.gate.report_only))
+        host.spawn(vgpu=1)
+
     def test_who_waits_for_a_start_that_fails_gets_its_error(self) -> None:
         host, waiting = self.host(devices=1), list[int]()
         alone = host.manager._starting_alone
