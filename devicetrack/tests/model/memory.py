@@ -17,8 +17,8 @@ from devicetrack.claims.running import Running
 # two calls.
 _REMEMBERED: Final = {
     'ledger': ('_now',),
-    'store.store': ('_fence', '_is_taken_over'),
-    'service_store.store': ('_fence', '_own', '_is_taken_over'),
+    'store.store': ('_host', '_is_taken_over'),
+    'service_store.store': ('_host', '_own', '_is_taken_over'),
     'rows.unfinished': ('_entries',),
     'rows.known': ('_rows', '_keys', '_contexts'),
     'gate': ('_behind',),
