@@ -58,7 +58,8 @@ def wipe(name: str, device_fd: int, lock_fd: int, size_bytes: int, align_bytes: 
     :param align_bytes: the alignment of a device-dax device, which can be mapped only in whole units of it; 0 for
         others
     :param rate_mib_s: how many MiB a second the child writes, and then reads, at most; 0 for no limit
-    :param how: as for ``zeroes.wipe``
+    :param how: ``zero``: write zeroes; ``discard``: discard the blocks of a block device; ``read``: only read the
+        zeroes that something else made
     :raises CommandFailed: nothing proves that the device is clean
     """
     try:
