@@ -246,7 +246,7 @@ def _memory(host: Guests) -> int:
     gc.collect()
     tracemalloc.start()
     try:
-        named = list(hypervisor.definitions(read))
+        named = [*map(read, hypervisor.definitions())]
         assert named
         kept, most = tracemalloc.get_traced_memory()
         return most - kept

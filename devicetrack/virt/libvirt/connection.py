@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Collection
+from collections.abc import Iterator
 from collections.abc import Sequence
 import contextlib
 import enum
@@ -247,12 +248,10 @@ class Connection:
             with contextlib.suppress(libvirt.libvirtError, bounded.Late):
                 self._calls.call(raw.close)
 
-    def definitions(self, read: Callable[[Definitions | Unreadable], _Answer],
-                    told: Callable[[int, int], None] | None = None,
-                    only: Collection[str] | None = None) -> list[_Answer]:
-        """Read every domain's definitions, one after the other. A domain that goes away meanwhile is left out.
+    def definitions(self, told: Callable[[int, int], None] | None = None,
+                    only: Collection[str] | None = None) -> Iterator[Definitions | Unreadable]:
+        """Yield every domain's definitions, one after the other. A domain that goes away meanwhile is left out.
 
-        :param read: converts a domain's definitions into an answer
         :param told: as for :meth:`devicetrack.virt.driver.VirtDriver.guest_records`
         :param only: the UUIDs of the domains to read; by default all
         :raises HypervisorUnreachable: no answer, perhaps after some domains were read. From then on, a domain about
@@ -271,12 +270,11 @@ class Connection:
             return [Definitions(domain.uuid, running, current, domain.xml(libvirt.VIR_DOMAIN_XML_INACTIVE)
                                 if running and domain.uuid not in transient else None)]
 
-        return self._each(domains, ask, read, told=told)
+        return self._each(domains, ask, told=told)
 
-    def saved(self, read: Callable[[Definitions | Unreadable], _Answer]) -> list[_Answer]:
-        """Read the definition in the saved state of every guest that has one (managed save).
+    def saved(self) -> Iterator[Definitions | Unreadable]:
+        """Yield the definition in the saved state of every guest that has one (managed save), as ``current``.
 
-        :param read: as in :meth:`definitions`; the saved definition is ``current``
         :raises HypervisorUnreachable: no answer
         """
         def ask(domain: Domain) -> Sequence[Definitions]:
@@ -289,42 +287,37 @@ class Connection:
                 return []
             return [] if text is None else [Definitions(domain.uuid, False, text, None)]
 
-        return self._each(self._list(libvirt.VIR_CONNECT_LIST_DOMAINS_MANAGEDSAVE), ask, read, 'its saved state: ')
+        return self._each(self._list(libvirt.VIR_CONNECT_LIST_DOMAINS_MANAGEDSAVE), ask, 'its saved state: ')
 
-    def snapshots(self, read: Callable[[Definitions | Unreadable], _Answer]) -> list[_Answer]:
-        """Read every snapshot of every guest.
+    def snapshots(self) -> Iterator[Definitions | Unreadable]:
+        """Yield the document of every snapshot of every guest, as ``current``.
 
-        :param read: as in :meth:`definitions`; the document of a snapshot is ``current``
         :raises HypervisorUnreachable: no answer
         """
         def ask(domain: Domain) -> Sequence[Definitions]:
             return [Definitions(domain.uuid, False, document, None) for document in domain.snapshots()]
 
-        return self._each(self._list(libvirt.VIR_CONNECT_LIST_DOMAINS_HAS_SNAPSHOT), ask, read, 'its snapshots: ')
+        return self._each(self._list(libvirt.VIR_CONNECT_LIST_DOMAINS_HAS_SNAPSHOT), ask, 'its snapshots: ')
 
-    def _each(self, domains: Sequence[Any], ask: Callable[[Domain], Sequence[Definitions]],
-              read: Callable[[Definitions | Unreadable], _Answer], what: str = '',
-              told: Callable[[int, int], None] | None = None) -> list[_Answer]:
+    def _each(self, domains: Sequence[Any], ask: Callable[[Domain], Sequence[Definitions]], what: str = '',
+              told: Callable[[int, int], None] | None = None) -> Iterator[Definitions | Unreadable]:
         """Ask about one domain after the other.
 
         :param what: begins the reason why a domain is unreadable
         """
-        answers: list[_Answer] = []
         for number, raw in enumerate(domains, 1):
             domain = Domain(self, raw)
-            found: Sequence[Definitions | Unreadable]
             try:
-                # Each further question about it would keep one more thread.
-                found = ask(domain) if not self._calls.is_late(domain.uuid) else [
-                    Unreadable(domain.uuid, 'the hypervisor has not answered an earlier question about it yet')]
+                if self._calls.is_late(domain.uuid):            # one more question would keep one more thread
+                    yield Unreadable(domain.uuid, 'the hypervisor has not answered an earlier question about it yet')
+                else:
+                    yield from ask(domain)
             except exception.DomainGone:
-                found = ()
+                pass
             except Refused as error:
-                found = [Unreadable(domain.uuid, f'{what}{error}')]
-            answers += map(read, found)
+                yield Unreadable(domain.uuid, f'{what}{error}')
             if told is not None:
                 told(number, len(domains))
-        return answers
 
     def returning(self) -> frozenset[tuple[int, str]]:
         """List the domains that may get other definitions than they have: from a saved state or a snapshot.

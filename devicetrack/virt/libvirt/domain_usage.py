@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import functools
 import hashlib
-import itertools
 import re
 from typing import Any
 from typing import Final
@@ -78,20 +77,19 @@ class DomainUsage:
         read_now: dict[bytes, domain_xml.Domain] = {}
         read = functools.partial(self._read_guest, read_now, self._boot_id(), guarding)
         returning = self._hypervisor.returning()
-        defined = self._hypervisor.definitions(read)
+        defined = [*map(read, self._hypervisor.definitions())]
         # Saved states are read after the definitions, so they include a guest that was saved meanwhile. A saved
         # guest resumes with the devices of its saved state, whatever its definition says. A guest that somebody
         # reverts to a snapshot gets the devices of the snapshot.
-        kept = self._hypervisor.saved(read)
-        snapshots = list(itertools.chain.from_iterable(self._hypervisor.snapshots(
-            functools.partial(self._read_snapshot, read))))
+        kept = [*map(read, self._hypervisor.saved())]
+        snapshots = [guest for found in self._hypervisor.snapshots() for guest in self._read_snapshot(read, found)]
         # If a guest came back meanwhile, its definition was read before, and its saved state or snapshot may be
         # gone since.
         # Reverting to a snapshot leaves it in the list, so before a device is taken back all are read again.
         left = returning if guarding or not returning else returning - self._hypervisor.returning()
         resumed = {uuid for _list, uuid in left}
         if resumed:
-            kept += self._hypervisor.definitions(read, only=resumed)
+            kept += map(read, self._hypervisor.definitions(only=resumed))
         self._known = read_now
         unknown += [Unknown(f'domain {uuid}', 'two domains have this UUID') for uuid, number in collections.Counter(
             uuid for uuid, *_said in defined).items() if number > 1]

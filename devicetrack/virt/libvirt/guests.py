@@ -9,7 +9,6 @@ import abc
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
-import functools
 
 import libvirt
 
@@ -59,8 +58,8 @@ class Guests(driver.VirtDriver):
 
     def guest_records(self, told: Callable[[int, int], None] | None = None,
                       unread: Callable[[Unknown], object] | None = None) -> Sequence[GuestRecord]:
-        read = functools.partial(_record, unread=unread)
-        return [record for record in self.hypervisor.definitions(read, told) if record is not None]
+        return [record for found in self.hypervisor.definitions(told)
+                if (record := _record(found, unread)) is not None]
 
     def can_become(self, source: str, destination: str) -> bool:
         # libvirt refuses another sort of element in the definition of a running guest: "Target host device subsystem
