@@ -98,6 +98,8 @@ class EventletTestCase(ProgramTestCase):
                 os.write(write, b'x')
             threading.Thread(target=other).start()
             print(bounded.Calls(900, into_c=True).call(call))
+            threading.Thread(target=other).start()
+            print(bounded.Calls(900, into_c=True).natively(call))
             calls = bounded.Calls(0.5, into_c=True)
             try:
                 calls.call(call)
@@ -111,7 +113,7 @@ class EventletTestCase(ProgramTestCase):
             except ZeroDivisionError as error:
                 print(error)
         """)
-        self.assertEqual(['1', 'no answer within 0.5 s 1', 'division by zero'],
+        self.assertEqual(['1', '1', 'no answer within 0.5 s 1', 'division by zero'],
                          self.run_program(program)[0].splitlines())
 
 

@@ -120,6 +120,7 @@ class UsersTestCase(ThreadsTestCase):
         calls = bounded.Calls(base.HANGS_S)
         for _ in range(bounded.MOST_UNANSWERED + 1):
             self.assertRaises(bounded.NotMade, calls.call, lambda: 1)
+        self.assertRaises(bounded.NotMade, lambda: [*calls.each('ab', str)])
         self.remember()
         self.assertEqual(1, calls.call(lambda: 1))
 

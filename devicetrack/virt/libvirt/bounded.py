@@ -10,7 +10,10 @@ waits for its answer only so long. There such calls are made in the native threa
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
 import importlib
 import os
 import queue
@@ -29,6 +32,7 @@ MOST_UNANSWERED: Final = 16
 _POLL_S: Final = 0.02
 
 Answer = TypeVar('Answer')
+Item = TypeVar('Item')
 
 
 class Late(Exception):
@@ -55,7 +59,7 @@ class _Call:
 
 
 class Calls:
-    """Makes calls, each in a thread of its own.
+    """Makes calls, each in a thread of its own, and many of one sort in one thread.
 
     :param timeout_s: how long each may take
     :param into_c: the calls do nothing but call a C library: they may run in a native thread beside eventlet's
@@ -101,6 +105,44 @@ class Calls:
             finally:
                 del error                       # else it would refer to this frame, which refers to it
         return result
+
+    def each(self, items: Iterable[Item], work: Callable[[Item], Answer]) -> Iterator[Answer]:
+        """Yield ``work(item)`` for each item. One thread does them all, ahead of the caller, by :meth:`natively`.
+
+        :raises NotMade: no thread could be started
+        :raises Late: no answer in time
+        """
+        todo = collections.deque(items)
+        answers: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+
+        def work_through() -> None:
+            try:
+                while todo:
+                    answers.put((work(todo.popleft()), None))
+            except BaseException as error:
+                answers.put((None, error))
+
+        number = len(todo)
+        try:
+            if number:
+                threads.Thread('devicetrack-libvirt', work_through).start()
+            for _item in range(number):
+                answer, error = answers.get(timeout=self.timeout_s)
+                if error is not None:
+                    raise error
+                yield answer
+        except threads.NotStarted as unstarted:
+            raise NotMade(unstarted.strerror) from unstarted
+        except queue.Empty:
+            raise Late(f'no answer within {self.timeout_s} s') from None
+        finally:
+            todo.clear()
+
+    def natively(self, work: Callable[[], Answer], about: str | None = None) -> Answer:
+        """As :meth:`call` if threads are eventlet's. Otherwise this thread does ``work``, for as long as it takes."""
+        if _green() is not None:
+            return self.call(work, about)
+        return self._carry_out(self._placed(work, about))       # type: ignore[no-any-return]
 
     def is_late(self, about: str) -> bool:
         """Whether an earlier call about the same has no answer yet, although its time is over."""

@@ -153,35 +153,35 @@ class NodeDevice:
 class Domain:
     """One domain of the connection that found it. Every call raises DomainGone if the domain is gone."""
 
-    def __init__(self, connection: Connection, domain: Any) -> None:
-        self._connection, self._domain = connection, domain
+    def __init__(self, call: Callable[..., Any], domain: Any) -> None:
+        self._call, self._domain = call, domain
         self.uuid: str = domain.UUIDString()
 
     def xml(self, flags: int) -> str:
         """Return a definition; ``flags`` are libvirt's ``VIR_DOMAIN_XML_…``."""
-        return str(self._connection.call('virDomainGetXMLDesc', self._domain.XMLDesc, flags, uuid=self.uuid))
+        return str(self._call('virDomainGetXMLDesc', self._domain.XMLDesc, flags, uuid=self.uuid))
 
     def is_active(self) -> bool:
-        return bool(self._connection.call('virDomainIsActive', self._domain.isActive, uuid=self.uuid))
+        return bool(self._call('virDomainIsActive', self._domain.isActive, uuid=self.uuid))
 
     def is_persistent(self) -> bool:
-        return bool(self._connection.call('virDomainIsPersistent', self._domain.isPersistent, uuid=self.uuid))
+        return bool(self._call('virDomainIsPersistent', self._domain.isPersistent, uuid=self.uuid))
 
     def saved(self) -> str | None:
         """Return the definition in the saved state that the guest will start from; None without such a state."""
-        if not self._connection.call('virDomainHasManagedSaveImage', _if_supported,
+        if not self._call('virDomainHasManagedSaveImage', _if_supported,
                                      functools.partial(self._domain.hasManagedSaveImage, 0), False, uuid=self.uuid):
             return None
-        return str(self._connection.call('virDomainManagedSaveGetXMLDesc', self._domain.managedSaveGetXMLDesc,
+        return str(self._call('virDomainManagedSaveGetXMLDesc', self._domain.managedSaveGetXMLDesc,
                                          libvirt.VIR_DOMAIN_SAVE_IMAGE_XML_SECURE, uuid=self.uuid))
 
     def snapshots(self) -> list[str]:
         """Return the documents of its snapshots. A snapshot that goes away meanwhile is left out."""
         documents = []
-        for snapshot in self._connection.call('virDomainListAllSnapshots', self._domain.listAllSnapshots, 0,
+        for snapshot in self._call('virDomainListAllSnapshots', self._domain.listAllSnapshots, 0,
                                               uuid=self.uuid):
             try:
-                documents.append(str(self._connection.call('virDomainSnapshotGetXMLDesc', snapshot.getXMLDesc, 0,
+                documents.append(str(self._call('virDomainSnapshotGetXMLDesc', snapshot.getXMLDesc, 0,
                                                            uuid=self.uuid)))
             except Refused as error:
                 if error.meaning is not Meaning.NO_SUCH_SNAPSHOT:
@@ -190,14 +190,14 @@ class Domain:
 
     def define_saved(self, definition: str) -> None:
         """Put another definition into the saved state."""
-        self._connection.call('virDomainManagedSaveDefineXML', self._domain.managedSaveDefineXML, definition, 0,
+        self._call('virDomainManagedSaveDefineXML', self._domain.managedSaveDefineXML, definition, 0,
                               uuid=self.uuid)
 
     def destroy(self) -> None:
-        self._connection.call('virDomainDestroy', self._domain.destroy, uuid=self.uuid)
+        self._call('virDomainDestroy', self._domain.destroy, uuid=self.uuid)
 
     def undefine(self, flags: int) -> None:
-        self._connection.call('virDomainUndefineFlags', self._domain.undefineFlags, flags, uuid=self.uuid)
+        self._call('virDomainUndefineFlags', self._domain.undefineFlags, flags, uuid=self.uuid)
 
 
 class Connection:
@@ -305,19 +305,25 @@ class Connection:
 
         :param what: begins the reason why a domain is unreadable
         """
-        for number, raw in enumerate(domains, 1):
-            domain = Domain(self, raw)
+        def look(raw: Any) -> Sequence[Definitions | Unreadable]:
+            domain = Domain(functools.partial(self.call, by=self._calls.natively), raw)
             try:
-                if self._calls.is_late(domain.uuid):            # one more question would keep one more thread
-                    yield Unreadable(domain.uuid, 'the hypervisor has not answered an earlier question about it yet')
-                else:
-                    yield from ask(domain)
+                # One more question would keep one more thread.
+                return ask(domain) if not self._calls.is_late(domain.uuid) else [
+                    Unreadable(domain.uuid, 'the hypervisor has not answered an earlier question about it yet')]
             except exception.DomainGone:
-                pass
+                return ()
             except Refused as error:
-                yield Unreadable(domain.uuid, f'{what}{error}')
-            if told is not None:
-                told(number, len(domains))
+                return [Unreadable(domain.uuid, f'{what}{error}')]
+
+        try:
+            for number, found in enumerate(self._calls.each(domains, look), 1):
+                yield from found
+                if told is not None:
+                    told(number, len(domains))
+        except bounded.Late as error:
+            self._drop(self._raw)
+            raise self._unreachable(error) from error
 
     def returning(self) -> frozenset[tuple[int, str]]:
         """List the domains that may get other definitions than they have: from a saved state or a snapshot.
@@ -336,7 +342,7 @@ class Connection:
     def domain(self, uuid: str) -> Domain | None:
         """Look up the domain of this UUID; None if there is none."""
         try:
-            return Domain(self, self._asked('virDomainLookupByUUIDString',
+            return Domain(self.call, self._asked('virDomainLookupByUUIDString',
                                             lambda raw: raw.lookupByUUIDString(uuid), uuid))
         except exception.DomainGone:
             return None
@@ -415,15 +421,17 @@ class Connection:
         answer: _Answer = self.call(command, call, self.raw(), uuid=domain_uuid)
         return answer
 
-    def call(self, command: str, call: Callable[..., Any], *arguments: Any, uuid: str | None = None) -> Any:
+    def call(self, command: str, call: Callable[..., Any], *arguments: Any, uuid: str | None = None,
+             by: Callable[..., Any] | None = None) -> Any:
         """Call libvirt, wait for its answer at most until the timeout, and translate its errors.
 
         :param uuid: the domain that the call is about. Its errors are reported by their numbers alone, because their
             texts quote the domain's name
+        :param by: makes the call; by default :meth:`.bounded.Calls.call`
         """
         used = self._raw
         try:
-            return self._calls.call(functools.partial(call, *arguments), uuid)
+            return (by or self._calls.call)(functools.partial(call, *arguments), uuid)
         except bounded.Late as error:
             if not isinstance(error, bounded.NotMade):
                 self._drop(used)

@@ -50,6 +50,41 @@ class CallsTestCase(base.TestCase):
         for thread in busy:
             thread.join()
 
+    def test_those_of_the_callers_own_thread_count_too(self):
+        self.patch(bounded, 'MOST_UNANSWERED', 1)
+        calls, goes_on = bounded.Calls(0.01), threading.Event()
+        thread = threading.Thread(target=calls.natively, args=(goes_on.wait, 'a'))
+        thread.start()
+        while not calls.is_late('a'):
+            pass
+        self.assertFalse(calls.is_late('b'))
+        self.assertRaises(bounded.NotMade, calls.natively, self.fail)
+        goes_on.set()
+        thread.join()
+        self.assertFalse(calls.is_late('a'))
+        self.assertEqual(7, calls.natively(lambda: 7))
+
+    def test_many_are_made_by_one_thread_and_answered_in_their_order(self):
+        for number in (0, 1, 100):
+            answers = [*bounded.Calls(base.HANGS_S).each(range(number), lambda one: (one, threading.get_ident()))]
+            self.assertEqual([*range(number)], [one for one, _thread in answers])
+            self.assertEqual(min(number, 1), len({thread for _one, thread in answers}))
+
+    def test_an_error_ends_many(self):
+        asked: list[int] = []
+
+        def work(one):
+            asked.append(one)
+            raise KeyError(one)
+
+        self.assertRaises(KeyError, lambda: [*bounded.Calls(base.HANGS_S).each(range(100), work)])
+        self.assertEqual([0], asked)
+
+    def test_one_of_many_that_hangs_is_given_up(self):
+        goes_on = threading.Event()
+        self.assertRaises(bounded.Late, lambda: [*bounded.Calls(0.01).each(range(3), lambda one: goes_on.wait())])
+        goes_on.set()
+
     def test_one_under_the_lock_of_the_ledger_is_seen(self):
         def call():
             with LedgerLock().held():
