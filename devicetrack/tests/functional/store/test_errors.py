@@ -232,7 +232,8 @@ class TestFile(base.TestCase):
             self.store.write(insert(row))
             self.store.write(delete(row))
             os.rename(path, f'{path}.away')
-            self.assertRaises(exception.StoreUnavailable, self.store.write, insert(record('ns1')))
+            error = self.assertRaises(exception.StoreUnavailable, self.store.write, insert(record('ns1')))
+            self.assertIn(f'{path}: ' if path.endswith('-wal') else 'the file is missing', error.reason)
             os.rename(f'{path}.away', path)
             self.assertEqual([], self.store.records())
 
