@@ -294,9 +294,9 @@ class Database:
                 missing = not self.is_there()
             except exception.StoreUnavailable as hidden:
                 return hidden
-            remedy = ('the file is missing: restore it' if missing
-                      else ownfiles.reason(origin, self.path) if isinstance(origin, OSError)
-                      else 'see to the file and its directory')
+            remedy = 'the file is missing: restore it' if missing else 'see to the file and its directory'
+            if isinstance(origin, OSError) and not missing:
+                remedy = f'{ownfiles.reason(origin, self.path)}: {remedy}'
         elif self.path is None and fault.cause is FaultCause.READ_ONLY:
             remedy = ('if this server is a standby, let {option} name the primary, for PostgreSQL with '
                       'target_session_attrs=read-write; else let the server write')
