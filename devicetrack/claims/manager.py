@@ -178,7 +178,8 @@ class ClaimManager:
     @contextlib.contextmanager
     def _starting_alone(self) -> Iterator[None]:
         """Start or close the host in this thread alone. The lock is none of a start's, and no line has to be fair."""
-        if self._starter == threading.get_ident():
+        # After an interrupt in the last line of this the number is still there, and the lock is free.
+        if self._starter == threading.get_ident() and self._starting.locked():
             raise exception.ReentrantCall('starting')
         with self._starting:
             self._starter = threading.get_ident()
