@@ -153,8 +153,7 @@ def _asked(fleet: _Fleet, small: _Fleet, question: _Question, effort: Effort) ->
     ours = [max(0.0, one - other) / bare for one, other, bare in zip(
         *(samples.measured[name] for name in (COMMAND, SMALL, BARE)), strict=True)]
     command, less, bare = (samples.median(name) * MILLISECONDS for name in (COMMAND, SMALL, BARE))
-    # A drain looks for a partner of each device, which is no part of what it is compared with.
-    return Row(_shown(question.arguments), statistics.median(ours), at_most=5 if 'drain' in question.arguments else 3,
+    return Row(_shown(question.arguments), statistics.median(ours), at_most=3,
                note=f'{command:.1f} ms, less {less:.1f} ms, to {bare:.1f} ms')
 
 
