@@ -54,8 +54,7 @@ class _Answer:
         self.not_live: tuple[bool, str, str] | None = None
 
     def add(self, name: str, destination: drain.Destination, need: drain.Need) -> None:
-        not_live = destination.live(need)
-        if not_live is None:
+        if destination.takes_live(need):
             self.live += 1
             self.cold += 1                      # A host that can take the running guest has room for it.
             return
@@ -66,7 +65,7 @@ class _Answer:
             self.nearest = name, refusal
         if self.not_live is None or (refusal is None and not self.not_live[0]):
             # The most telling host is one with room.
-            self.not_live = refusal is None, name, not_live
+            self.not_live = refusal is None, name, destination.live(need) or ''
 
 
 class Drain(mirrored.OfMirror):

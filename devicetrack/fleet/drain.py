@@ -17,6 +17,8 @@ from devicetrack.compatibility.host_facts import Guest
 from devicetrack.compatibility.host_facts import HostFacts
 from devicetrack.compatibility.host_facts import NOTHING_DECLARED
 from devicetrack.compatibility.partners import Held
+from devicetrack.compatibility.partners import maximum
+from devicetrack.compatibility.rules import decide
 from devicetrack.compatibility.rules import Rules
 from devicetrack.engine import allocator
 from devicetrack.engine.demand import Demand
@@ -95,6 +97,26 @@ class Destination:
                 str(max(chosen, key=lambda one: one.wanted - one.free))))
         wanted = sum(item.amount for item in need.demand.items)
         return min(refusals, default=Refusal(wanted, True, self._few))
+
+    def takes_live(self, need: Need) -> bool:
+        """Whether a running guest can come here."""
+        running = need.running
+        if running is None or self._facts.is_silent:
+            return False
+        now = self._now
+        pools = {one.resource_class: now.scope(one.resource_class, None) for one in running}
+        # A pool with lines has free devices of several types.
+        if self._numa_nodes or not capacity.only_numbers_count(now, need.demand) or any(
+                pool.lines for some in pools.values() for pool in some):
+            return self.live(need) is None
+        # As many devices of each pool as the guest could have.
+        free = [(name, facts) for name, some in pools.items() for pool in some
+                if (facts := self._facts_of(pool.place.kind, pool.place.parent, pool.details)) is not None
+                for _ in range(min(now.room(pool), len(running)))]
+        return len(maximum([[
+            number for number, (name, facts) in enumerate(free)
+            if name == one.resource_class and decide(one.held.facts, facts, self._rules, one.held.seen).accepted]
+            for one in running])) == len(running)
 
     def live(self, need: Need) -> str | None:
         """Why a running guest cannot come here; None if it can."""
