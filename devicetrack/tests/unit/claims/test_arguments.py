@@ -129,7 +129,7 @@ class EveryCallTestCase(base.TestCase):
 
     def test_every_public_call_of_the_manager_is_among_these(self):
         # The others name no instance: they are about the host or a claim, or are in OtherArgumentsTestCase.
-        others = {'init_host', 'close', 'explain', 'wipes', 'wait_for_wipes',
+        others = {'init_host', 'close', 'explain', 'wipes', 'wait_for_wipes', 'wait_for_proofs',
                   'update_available_resource', 'assignments', 'usage', 'providers', 'narrow_claim', 'state',
                   'look_after', 'note_given'}
         host = self.useFixture(fixtures.Host(ready=False))
