@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterable
-from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
@@ -120,7 +119,7 @@ class ClaimManager:
         self._process = OwnProcess(self.host)
         self.operator = Operator(self._started, self._call_failed)
         self._running: Running | None = None
-        self._starting, self._starter = threading.Lock(), 0
+        self._starting = threading.RLock()      # it knows whether this thread has it
         self._not_started: exception.DeviceTrackError | None = None     # why the last start anew failed
 
     # -- start and stop -----------------------------------------------------------------------------------------------
@@ -175,18 +174,14 @@ class ClaimManager:
             self._running.close()
         self._running = None
 
-    @contextlib.contextmanager
-    def _starting_alone(self) -> Iterator[None]:
-        """Start or close the host in this thread alone. The lock is none of a start's, and no line has to be fair."""
-        # After an interrupt in the last line of this the number is still there, and the lock is free.
-        if self._starter == threading.get_ident() and self._starting.locked():
+    def _starting_alone(self) -> contextlib.AbstractContextManager[bool]:
+        """Start or close the host in this thread alone. The lock is none of a start's, and no line has to be fair.
+
+        The lock itself is the block, and no generator: an interrupt can leave nothing between the two.
+        """
+        if self._starting._is_owned():  # type: ignore[attr-defined]
             raise exception.ReentrantCall('starting')
-        with self._starting:
-            self._starter = threading.get_ident()
-            try:
-                yield
-            finally:
-                self._starter = 0
+        return self._starting
 
     def _started(self) -> Running:
         """Return the running host. If an interrupt ended its last start, first start it anew.
