@@ -146,8 +146,7 @@ class LockedLedger:
         self._wiped_before = self._being_wiped()
         for key in self._wiped_before:
             after, _why_not = changes.begin_wipe(after, key)
-        with self._lock.held():
-            self._now = after
+        self._change(lambda _before: (after, None))
 
     def realized(self, key: DeviceKey, details: str, capacities: Sequence[Capacity] = (),
                  before: Snapshot | None = None) -> None:
