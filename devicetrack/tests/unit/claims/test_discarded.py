@@ -169,7 +169,7 @@ class DiscardedLedgerTestCase(base.TestCase):
         host, waiting = self.host(devices=1), list[int]()
         alone = host.manager._starting_alone
 
-        def starting_alone() -> contextlib.AbstractContextManager[None]:
+        def starting_alone() -> contextlib.AbstractContextManager[bool]:
             waiting.append(0)
             return alone()
 
