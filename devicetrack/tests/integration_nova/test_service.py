@@ -42,21 +42,30 @@ PROGRAM = textwrap.dedent("""
             from nova.objects import base
             from nova.virt.libvirt import driver
             from devicetrack.claims.manager import ClaimManager
+            from devicetrack.nova import startup
             api.DISABLE_DB_ACCESS, base.NovaObject.indirection_api = False, None
             models.BASE.metadata.create_all(api.context_manager.writer.get_engine())
             driver.MIN_QEMU_VERSION = driver.NEXT_MIN_QEMU_VERSION = (0, 0, 2)      # that of libvirt's test driver
             made, close = create(*args, **named), ClaimManager.close
-            start = made.start
+            start, end_with = made.start, startup._end_with
 
-            def start_and_tell():
+            def start_here():
                 START
                 start()
-                print('started', flush=True)
+
+            def end_with_and_tell(made):
+                end_with(made)
+                ours = made.start
+
+                def start_and_tell():
+                    ours()
+                    print('started', flush=True)        # it has noted that, so a signal does not find it starting
+                made.start = start_and_tell
 
             def close_and_tell(self):
                 close(self)
                 print('closed', flush=True)
-            made.start, ClaimManager.close = start_and_tell, close_and_tell
+            made.start, startup._end_with, ClaimManager.close = start_here, end_with_and_tell, close_and_tell
             return made
         service.Service.create = create_here
 
