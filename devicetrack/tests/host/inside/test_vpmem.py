@@ -80,7 +80,6 @@ RELEASES = textwrap.dedent("""
     from devicetrack.objects import DeviceAssignment
     from devicetrack.virt.libvirt import driver
     from devicetrack.virt.libvirt.kinds import vpmem
-from devicetrack.virt.libvirt.ndctl import Namespace
 
     logging.basicConfig(stream=sys.stdout, level=logging.INFO, format='%(message)s')
     state_path, rate, assignment = sys.argv[1:]
