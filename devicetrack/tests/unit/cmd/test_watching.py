@@ -11,6 +11,7 @@ from oslo_config import cfg
 from devicetrack import exception
 from devicetrack.cmd import base as cmd_base
 from devicetrack.cmd import manage
+from devicetrack.pictures import moments
 from devicetrack.tests.unit.cmd.test_repair import RepairCommandTestCase
 
 
@@ -54,6 +55,8 @@ class WatchTestCase(RepairCommandTestCase):
         self.assertEqual([True] * 4, [' Ctrl-C ends this\n' in one for one in screens])
 
     def test_every_command_that_people_watch_has_it_and_draws_as_without_it(self) -> None:
+        # How long ago something was may differ between two screens.
+        self.useFixture(base_fixtures.MonkeyPatch('devicetrack.pictures.moments.ago', moments.local))
         instance = self.host.spawn(pmem=1)
         self.program.run('device', 'cordon', 'vpmem/d1', '--no-wait')
         for command in (('device', 'list'), ('device', 'list', '--all'), ('device', 'show', 'vpmem/d0'),
