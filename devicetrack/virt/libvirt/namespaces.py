@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
 import errno
+import functools
 import os
 import stat
 import uuid
@@ -294,6 +295,7 @@ def is_hole(fd: int) -> bool:
     return False
 
 
+@functools.lru_cache(maxsize=1 << 16)
 def _file_uuid(name: str, inode: int) -> str:
     return str(uuid.uuid5(_FILES, f'{name}:{inode}'))
 

@@ -322,10 +322,12 @@ def _guest_bytes(size_bytes: int, align_bytes: int) -> int:
     return size_bytes // unit * unit
 
 
-# Every audit needs the text for every namespace, and the text stays the same.
-@functools.lru_cache(maxsize=1 << 13)
+# Every audit needs the text for every namespace, and the text stays the same. A cache that is smaller than the number
+# of namespaces would keep nothing: they come in the same order each time.
+@functools.lru_cache(maxsize=1 << 16)
 def _described(namespace: ndctl.Namespace, label: str) -> tuple[str, str]:
     """Return the details of a namespace as text, and its migration type."""
-    found = VPMEMDetails(namespace_uuid=namespace.uuid or VPMEMDetails.UNREAD_UUID, label=label, devpath=namespace.path,
-                         size_bytes=namespace.size_bytes, align_bytes=namespace.align_bytes)
+    found = VPMEMDetails.of_known(
+        namespace_uuid=namespace.uuid or VPMEMDetails.UNREAD_UUID, label=label, devpath=namespace.path,
+        size_bytes=namespace.size_bytes, align_bytes=namespace.align_bytes)
     return details.to_text(found), found.migration_type
