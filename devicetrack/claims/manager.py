@@ -179,6 +179,7 @@ class ClaimManager:
 
         The lock itself is the block, and no generator: an interrupt can leave nothing between the two.
         """
+        # As threading.Condition asks it; typeshed does not list the method.
         if self._starting._is_owned():  # type: ignore[attr-defined]
             raise exception.ReentrantCall('starting')
         return self._starting

@@ -295,6 +295,7 @@ def is_hole(fd: int) -> bool:
     return False
 
 
+# Every audit needs the UUID of every file.
 @functools.lru_cache(maxsize=1 << 16)
 def _file_uuid(name: str, inode: int) -> str:
     return str(uuid.uuid5(_FILES, f'{name}:{inode}'))

@@ -327,7 +327,6 @@ def _guest_bytes(size_bytes: int, align_bytes: int) -> int:
 @functools.lru_cache(maxsize=1 << 16)
 def _described(namespace: ndctl.Namespace, label: str) -> tuple[str, str]:
     """Return the details of a namespace as text, and its migration type."""
-    found = VPMEMDetails.of_known(
-        namespace_uuid=namespace.uuid or VPMEMDetails.UNREAD_UUID, label=label, devpath=namespace.path,
-        size_bytes=namespace.size_bytes, align_bytes=namespace.align_bytes)
+    found = VPMEMDetails(namespace_uuid=namespace.uuid or VPMEMDetails.UNREAD_UUID, label=label, devpath=namespace.path,
+                         size_bytes=namespace.size_bytes, align_bytes=namespace.align_bytes)
     return details.to_text(found), found.migration_type
